@@ -36,6 +36,26 @@ ARCHITECTURES = {
         norm_order="both", layer_scale=True, experts=128, experts_per_token=8, d_expert=704, d_shared=2112,
         expert_norms=True,
     ),
+    "Hunyuan 4": _LLAMA.but(hyper=True, extra_streams=3, index_keys=2048, index_heads=16, index_width=128),
+    "GLM-5.3": _LLAMA.but(hyper=True, extra_streams=3, sinkhorn_rounds=20, streams_averaged=True),
+    "DeepSeek-V4": _LLAMA.but(
+        hyper=True, extra_streams=3, sinkhorn_rounds=20, n_kv_heads=1, q_rank=1024, latent_eps=1e-6, rope_width=16,
+        window=128, qk_norm=True, q_norm_gain=False, values_turned=True, attention_sinks=True, o_groups=8, o_rank=1024,
+        index_heads=64, index_width=128, experts=256, experts_per_token=6, d_expert=2048, d_shared=2048,
+        router="sqrtsoftplus", choice_bias=True, glu_limit=10.0, glu_added=0.0,
+        by_layer=(
+            ("block_size", (0, 4, 128, 4)), ("block_overlap", (False, True, False, True)),
+            ("index_keys", (0, 512, 0, 512)), ("chosen_by_id", (True, False, False, False)),
+        ),
+    ),
+    "Mistral Large 4": _LLAMA.but(
+        n_kv_heads=8, d_value=16, kv_rank=512, latent_eps=1e-6, rope_width=16, head_growth=True, index_keys=2048,
+        index_heads=32, index_width=128, index_norm=True,
+    ),
+    "MiniMax M3": _LLAMA.but(
+        qk_norm=True, glu_limit=7.0, glu_alpha=1.702, index_keys=2048, index_heads=2, index_width=128, index_block=128,
+        index_by_head=True, index_near=1,
+    ),
     "Granite": _LLAMA.but(residual_scale=0.22, logit_scale=0.125),
     "OLMo": _LLAMA.but(norm="layernorm", norm_gain=False, norm_bias=False, clip_qkv=8.0),
     "BLOOM": PRESETS["gpt2"].but(positions="alibi", embed_norm=True),
@@ -100,6 +120,15 @@ ARCHITECTURES = {
         sum_bias=True,
     ),
     "Qwen3.5": PRESETS["qwen3.5-tiny"],
+    "Qwen4-Exp": PRESETS["qwen3.5-tiny"].but(
+        extra_streams=3, stream_rank=32, ngram_rows=1_000, index_keys=64, index_block=16, index_heads=4, index_width=32,
+        by_layer=(*PRESETS["qwen3.5-tiny"].by_layer, ("ngram_number", (1, 0, 0, 0))),
+    ),
+    "Inkling": _LLAMA.but(
+        positions="none", embed_norm=True, qk_norm=True, added_conv=4, ffn_scale=True, profiles=16,
+        profile_extent=1_024, score_scale=0.1, score_scale_from=4_096, experts=8, experts_per_token=3,
+        always_experts=1, d_expert=64, router="sigmoid", choice_bias=True,
+    ),
     "OLMo Hybrid": PRESETS["qwen3.5-tiny"].but(attention_gate=False, rope_width=0, beta_scale=2.0),
     "LFM2": PRESETS["lfm2-tiny"],
     "Granite 4": PRESETS["granite4-tiny"],

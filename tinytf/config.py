@@ -87,7 +87,8 @@ class ModelConfig(Part):
     """Everything that decides the architecture and the parameter count of a model.
 
     ``blocks`` has one BlockConfig a layer; layers with equal parts share the object. ``at`` gives the configuration of
-    one layer. ``encoder`` is the stack that this one reads, where there are two; a target begins with ``start_id``,
+    one layer. ``encoder`` is the stack that this one reads, where there are two (with a
+    ``d_source`` and none, its states are given); a target begins with ``start_id``,
     and with ``shares_embeddings`` both have one table of them.
     ``layer_groups`` is how many groups of layers share their weights (ALBERT). A flat name reads its setting
     anywhere in the tree: the value of the layers that have the feature, or the default where they differ.
@@ -184,9 +185,10 @@ class ModelConfig(Part):
 
     def require(self) -> None:
         kinds = self._distinct_blocks
-        read = 0 if self.encoder is None else self.encoder.d_model
-        if {block.cross.d_source for block in kinds} != {read}:
-            raise ConfigError(f"d_source {self.d_source} needs an encoder as wide, and it is {read or 'missing'}")
+        read = {block.cross.d_source for block in kinds}
+        if len(read) > 1 or (self.encoder is not None and read != {self.encoder.d_model}):
+            wide = "missing" if self.encoder is None else self.encoder.d_model
+            raise ConfigError(f"d_source {self.d_source} needs an encoder as wide, and it is {wide}")
         tables = [
             (stack.embedding.vocab_size, stack.embed_width) for stack in (self, self.encoder) if stack is not None
         ]
@@ -297,6 +299,21 @@ class ModelConfig(Part):
         return self.n_heads // (self.n_kv_heads or 1)
 
     @property
+    def experts_by_id(self) -> bool:
+        """Whether the id of a token chooses its experts in some layer."""
+        return any(block.feed_forward.mixture.chosen_by_id for block in self.blocks)
+
+    @property
+    def heads_in_group(self) -> int:
+        """The number of heads in a group of the output of attention."""
+        return self.n_heads // self.o_groups
+
+    @property
+    def block_series(self) -> int:
+        """How many vectors a token gives to blocks: one for its own and, where they overlap, one for the next."""
+        return 1 + self.block_overlap
+
+    @property
     def value_width(self) -> int:
         """The width of a head's values and output: ``d_value``, else ``d_head``."""
         return self.d_value or self.d_head
@@ -364,10 +381,16 @@ class ModelConfig(Part):
             "d_own": self.d_own,
             "d_shared_key": self.rope_width,
             "q_rank": self.q_rank,
+            "o_rank": self.o_rank,
+            "d_heads_of_group": self.heads_in_group * self.value_width,
+            "d_block": self.d_head * self.block_series,
+            "d_index_block": self.index_width * self.block_series,
+            "block place": self.block_size,
             "kv_rank": self.kv_rank,
             "index_head": self.index_heads,
             "index_width": self.index_width,
             "index_heads·index_width": self.index_heads * self.index_width,
+            "n_kv_heads·index_width": self.n_kv_heads * self.index_width,
             "vocab": self.vocab_size,
             "d_dense": (*self.pooled_dense, self.d_model)[0],
             "d_vector": (self.d_model, *self.pooled_dense)[-1],
@@ -401,6 +424,10 @@ class ModelConfig(Part):
             "adapter_rank": self.adapter_rank,
             "sink": 1,
             "bucket": self.relative_buckets,
+            "profile": self.profiles,
+            "n_heads·profile": self.n_heads * self.profiles,
+            "profile distance": self.profile_extent or self.context,
+            "added tap": self.added_conv,
             "distance": 2 * self.distances,
             "d_model·near": self.d_model * self.side_width,
             f"d_model/{self.qkv_groups}": self.d_model // self.qkv_groups,
@@ -485,7 +512,7 @@ class ModelConfig(Part):
             "widths": listed(f"d_model {self.d_model}", layers["widths"]),
             "vocabulary": listed(
                 f"{self.embedding.vocab_size:,} tokens, context {self.context:,}",
-                self.encoder is not None and f"targets begin with token {self.start_id}",
+                self.d_source > 0 and f"targets begin with token {self.start_id}",
                 self.shares_embeddings and "one table for both stacks",
             ),
             "biases": layers["biases"] or "none",

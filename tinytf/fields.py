@@ -205,6 +205,7 @@ class Fields:
     ) -> None:
         self.data, self.source, self.error, self.hint, self.prefix = data, source, error, hint, prefix
         self.asked: set[str] = set()
+        self.parts: dict[str, tuple[Fields, Any]] = {}  # nested objects with tables of their own, and those
 
     def fault(self, message: str, hint: str = "") -> TinytfError:
         """An error about this source."""

@@ -17,23 +17,29 @@ from tinytf.errors import UsageError
 class InFile(Tensor):
     """A tensor without numbers in memory: ``read`` gives them, in this shape and dtype, to each operation on it.
 
-    A view of it stays in the file too, so that a backward pass holds no weights and no write to a view is lost. Raises
-    UsageError where an operation would write to it.
+    Of a mixture's experts, ``read_row`` gives one without the others, so that only the chosen ones are read. A view
+    stays in the file too, so that a backward pass holds no weights and no write to a view is lost. Raises UsageError
+    where an operation would write to it.
     """
 
     read: Callable[[], Tensor]
     like: Tensor
+    read_row: Callable[[int], Tensor] | None
 
     @staticmethod
-    def __new__(cls, read: Callable[[], Tensor], like: Tensor) -> "InFile":
+    def __new__(
+        cls, read: Callable[[], Tensor], like: Tensor, read_row: Callable[[int], Tensor] | None = None
+    ) -> "InFile":
         """``like`` has the shape, the strides and the dtype, on the meta device."""
         made: InFile = Tensor._make_wrapper_subclass(
             cls, like.shape, strides=like.stride(), dtype=like.dtype, device=torch.device("cpu")
         )
-        made.read, made.like = read, like
+        made.read, made.like, made.read_row = read, like, read_row
         return made
 
-    def __init__(self, read: Callable[[], Tensor], like: Tensor) -> None: ...
+    def __init__(
+        self, read: Callable[[], Tensor], like: Tensor, read_row: Callable[[int], Tensor] | None = None
+    ) -> None: ...
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -50,8 +56,10 @@ class InFile(Tensor):
                     return func(source.read(), *args[1:], **kwargs)
 
                 like = func(source.like, *args[1:], **kwargs)
+                if func is torch.ops.aten.select.int and args[1] == 0 and source.read_row is not None:
+                    return InFile(partial(source.read_row, range(len(source))[args[2]]), like)
                 if isinstance(like, Tensor):
-                    return InFile(view, like)
+                    return InFile(view, like, source.read_row if func is torch.ops.aten.detach.default else None)
                 return [InFile(partial(_part, view, number), one) for number, one in enumerate(like)]
         read_args, read_kwargs = tree_map_only(InFile, lambda weight: weight.read(), (args, kwargs))
         return func(*read_args, **read_kwargs)

@@ -3,8 +3,11 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
+from operator import index
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+
+from torch import Tensor
 
 from tinytf.checkpoints.huggingface.adapter import Merged
 from tinytf.checkpoints.table import FamilyTable
@@ -17,6 +20,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.report import About
 from tinytf.short_repr import ShortRepr, brief, shown
 from tinytf.text.chat import Conversation, TextPair, Written
+from tinytf.text.ids import IdTokenizer
 from tinytf.text.languages import LANGUAGES
 from tinytf.text.late import LateInteraction
 from tinytf.text.library import DEFAULT_LIMIT, Limit
@@ -105,9 +109,9 @@ class TextModel(ShortRepr):
         more tokens than the ``limit`` (by default the context), unless ``truncate`` cuts it there.
         """
         limit = limit or self._context
-        limit = limit if self.config.encoder is None else limit._replace(of="target")
+        limit = limit._replace(of="target") if self.config.d_source else limit
         most = DEFAULT_LIMIT if truncate or self.cuts_at else limit
-        if self.config.encoder is not None:
+        if self.config.d_source:
             return self._fitting(self._target(text, most), truncate, limit)
         if isinstance(text, Conversation):
             return self._fitting(self._cut(self.tokenizer.converse(text, limit=most)), truncate, limit)
@@ -122,40 +126,76 @@ class TextModel(ShortRepr):
     def _target(self, text: Written, limit: Limit) -> Encoding:
         """The tokens of a target: those of a text without its end, behind the token that every target begins with.
 
-        The language that a tokenizer adds is that of the source; a target has the code that stands in its text.
+        The language that a tokenizer adds is that of the source; a target has the code that stands in its text, and an
+        empty one the token that the configuration makes it begin with. The target of a classifier is the source once
+        more, a pair too, with the last of its tokens left out.
         """
-        if isinstance(text, Conversation | TextPair):
+        if self.config.labels and isinstance(text, TextPair):
+            encoding = self._pair(text, limit, False)
+        elif isinstance(text, Conversation | TextPair):
             raise UsageError("this model writes a target for a source, not a conversation or a pair", "give one text")
-        _require_string(text)
-        encoding = self.tokenizer.encode(text, limit=limit)
+        else:
+            _require_string(text)
+            encoding = self.tokenizer.encode(text, limit=limit)
         own = tuple(token for token in encoding.tokens if not (token.is_added and token.shown in LANGUAGES))
         encoding = replace(encoding, tokens=own)
-        tokens = encoding.open_ended(self.tokenizer.end_ids).tokens if text else ()
-        (first,) = self.tokenizer.encode_ids([self.config.start_id]).tokens
-        first = replace(first, start=0, end=0)
+        open_ended = encoding.tokens[:-1] if self.config.labels else encoding.open_ended(self.tokenizer.end_ids).tokens
+        forced = [] if text or self.tokenizer.forced is None else [self.tokenizer.forced]
+        first, *begun = self.tokenizer.encode_ids([self.config.start_id, *forced]).tokens
+        first, begun = replace(first, start=0, end=0), [replace(token, start=0, end=0) for token in begun]
+        tokens = open_ended if text else tuple(begun)
+        if tokens and tokens[0].is_added and tokens[0].id == first.id:  # as Whisper's tokenizer begins
+            tokens = tokens[1:]
         return replace(encoding, tokens=(first, *tokens), added=f"{first.shown} before the target, no end after it")
+
+    @cached_property
+    def target_begins(self) -> str:
+        """The token that a target is made to begin with, unless the tokenizer adds it; empty for none."""
+        forced = self.tokenizer.forced
+        if forced is None or forced in self._target("a", DEFAULT_LIMIT).ids[:2]:
+            return ""
+        return self.tokenizer.shown(forced)
 
     @cached_property
     def encoder(self: AnyModel) -> AnyModel:
         """The stack that this one reads, as a model of its own. Raises UsageError for a model of one stack."""
         if self.transformer.encoder is None:
+            if self.config.d_source:
+                raise UsageError("the encoder of this model is not opened", "give its states: --source FILE")
             raise UsageError("this model has one stack", "T5, BART and Marian have two")
-        return replace(self, transformer=self.transformer.encoder, table=None)
+        read = self.transformer.encoder
+        ids = isinstance(self.tokenizer, IdTokenizer)  # of which the stacks may have different numbers (FSMT)
+        tokenizer = IdTokenizer(read.config.vocab_size) if ids else self.tokenizer
+        return replace(self, transformer=read, tokenizer=tokenizer, table=None)
 
-    def reading(self: AnyModel, source: Text, *, truncate: bool = False) -> AnyModel:
+    def reading(self: AnyModel, source: Text | Tensor, *, truncate: bool = False) -> AnyModel:
         """This model of two stacks with what its encoder reads; its own texts are then the targets.
 
-        Raises UsageError for a model of one stack, and like ``trace`` for the source.
+        Instead of a text, ``source`` may be the states (S, d_source) that an encoder of another program gives.
+        Raises UsageError for a model of one stack, for states of another shape, and like ``trace`` for the source.
         """
+        if isinstance(source, Tensor):
+            return replace(self, transformer=reading(self.transformer, self._given(source)))
         trace = self.encoder.trace(source, truncate=truncate)
         return replace(self, transformer=reading(self.transformer, Source(trace.last_hidden[None], trace=trace)))
+
+    def _given(self, states: Tensor) -> Source:
+        """The states of an encoder, or of a batch of one. Raises UsageError for any other shape."""
+        width, weight = self.config.d_source, next(self.transformer.parameters())
+        if not width:
+            raise UsageError("this model has one stack, and reads no states of an encoder", "leave them out")
+        rows = states[0] if states.dim() == 3 and len(states) == 1 else states
+        if rows.dim() != 2 or rows.shape[1] != width or not len(rows):
+            sizes = " × ".join(map(str, states.shape))
+            raise UsageError(f"states of an encoder are tokens × {width} for this model, and these are {sizes}")
+        return Source(rows[None].to(weight))
 
     def _cut(self, encoding: Encoding) -> Encoding:
         """The encoding, cut where an embedding model cuts it."""
         return encoding.truncated(self.cuts_at) if self.cuts_at else encoding
 
     def _pair(self, pair: TextPair, limit: Limit, truncate: bool) -> Encoding:
-        if self.config.causal and self.pair_template is None:
+        if self.config.causal and not self.config.d_source and self.pair_template is None:
             raise UsageError(
                 "a pair of texts is for encoders and rerankers, and the folder of this decoder says nothing of pairs",
                 "give one text; a reranker has a modules.json, and a modality_config with messages",
@@ -221,7 +261,7 @@ class TextModel(ShortRepr):
             most = DEFAULT_LIMIT if truncate else self._context
             return self._fitting(self.tokenizer.converse(text, continued=True, limit=most), truncate, self._context)
         _require_string(text)
-        if not text and self.config.encoder is None:
+        if not text and not self.config.d_source:
             start = self.tokenizer.start()
             if start is None:
                 raise UsageError(
@@ -238,6 +278,7 @@ class TextModel(ShortRepr):
         token_id, count = word, self.config.vocab_size
         if isinstance(token_id, str):
             token_id = find_token(self.tokenizer, token_id, causal=self.config.causal, option=option, vocabulary=count)
+        token_id = _number(token_id, option)
         if not 0 <= token_id < count:
             raise UsageError(f"{option} {word!r}: there is no token {token_id:,}, the model has {count:,}")
         return token_id
@@ -250,6 +291,7 @@ class TextModel(ShortRepr):
         labels = self.config.labels
         if not labels:
             return self.find_token(word, option)
+        word = word if isinstance(word, str) else _number(word, option)
         names = {name: number for number, name in reversed(list(enumerate(labels)))}
         numbers = {form: number for number in range(len(labels)) for form in (number, str(number), f"#{number}")}
         outcome = names.get(str(word), numbers.get(word))
@@ -330,6 +372,14 @@ def require_text_list(texts: Sequence[Written]) -> Sequence[Written]:
             f"several texts must be a list of strings, not {brief(texts)}", 'such as ["The cat", "The dog"]'
         )
     return texts
+
+
+def _number(word: object, option: str) -> int:
+    """The number of a token or class. Raises UsageError for what is no whole number, such as a list of words."""
+    try:
+        return index(word)  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(f"{option} {word!r} is not one word or number", "name one token, as it follows") from None
 
 
 def _require_string(text: object) -> None:

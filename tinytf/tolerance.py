@@ -25,6 +25,9 @@ MARGIN = 8
 _COARSENESS = 16
 """The factor by which ``Coarse`` arithmetic rounds more coarsely: enough to stand out from its own rounding."""
 
+_REPETITIONS = 8
+"""How often coarse arithmetic is repeated for a single number, which one time may move by chance alone."""
+
 _PRODUCTS = {"mm": 0, "bmm": 0, "mv": 0, "dot": 0, "_linear_pointwise": 0, "addmm": 1, "addmv": 1, "baddbmm": 1}
 """Operators that sum products: the argument whose last axis they sum over."""
 
@@ -160,7 +163,7 @@ def compare(ways: TwoResults, dtype: torch.dtype, coarse: Coarse, again: Callabl
     MARGIN times the rounding of the result is allowed. If that is not enough, the rounding on the way is added: the
     change of the numbers under ``coarse`` rounding, divided by its coarseness. That accounts for the number of summands
     and for cancellation. The allowance is that of the largest number of each token, since chance may hardly move a
-    single number.
+    single number; of a single one, such as a scale, that of its largest change in several repetitions.
     """
     expected = _wide(ways.expected)
     difference = (_wide(ways.found) - expected).abs_()
@@ -174,10 +177,14 @@ def compare(ways: TwoResults, dtype: torch.dtype, coarse: Coarse, again: Callabl
     if result.holds:
         return result
     with coarse:
-        repeated = again()
-    for fine, rough in ((ways.found, repeated.found), (ways.expected, repeated.expected)):
-        if fine is not rough:
-            rounding = rounding + _largest(_wide(fine) - _wide(rough), ways.axis) / _COARSENESS
+        repeated = [again() for _ in range(1 if difference.numel() > 1 else _REPETITIONS)]
+    for fine, roughs in (
+        (ways.found, [one.found for one in repeated]),
+        (ways.expected, [one.expected for one in repeated]),
+    ):
+        changes = [_largest(_wide(fine) - _wide(rough), ways.axis) for rough in roughs if fine is not rough]
+        if changes:
+            rounding = rounding + torch.stack(changes).amax(dim=0) / _COARSENESS
     return _furthest(ways, difference, scale, MARGIN * rounding)
 
 

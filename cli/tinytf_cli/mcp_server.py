@@ -27,6 +27,7 @@ from tinytf.loading import Model, load
 from tinytf.presets import BUILT_IN
 from tinytf.report import Report
 from tinytf.version import __version__
+from tinytf_cli.text_options import both_facing
 
 ROOM = 24_000
 """The most characters of an answer, as JSON; about 8,000 tokens."""
@@ -41,7 +42,10 @@ _INSTRUCTIONS = (
 Text = Annotated[str, Field(description="The text that the model reads.")]
 ModelName = Annotated[
     str,
-    Field(description="tiny, tiny-encoder, preset:NAME, or the path of a folder or .gguf file below a root."),
+    Field(description="tiny, tiny-encoder, tiny-translator, preset:NAME, or a folder or .gguf file below a root."),
+]
+Target = Annotated[
+    str | None, Field(description="Of a model of two stacks, whose source is text: its target. Default: generated.")
 ]
 Several = Annotated[list[str], BeforeValidator(lambda words: [words] if isinstance(words, str) else words)]
 Token = Annotated[str | None, Field(description="One token of the vocabulary: a word, or #ID. Default: the predicted.")]
@@ -120,6 +124,14 @@ class Bench:
             self.opened[key] = load(key)
         return self.opened[key]
 
+    def reading(self, name: str, text: str, target: str | None) -> tuple[Model, str]:
+        """The model and the text to ask about; of two stacks, the one that reads the text, and its target."""
+        model = self.model(name)
+        if model.config.encoder is None and target is None:
+            return model, text
+        (bound,), written = both_facing(model, [text], target)
+        return bound, str(written)
+
     def place(self, name: str) -> str:
         """The name, or the resolved path that it stands for. Raises UsageError like ``model``."""
         if name in BUILT_IN or name.startswith("preset:"):
@@ -142,18 +154,22 @@ def tools(bench: Bench) -> Mapping[str, Callable[..., Report]]:
         text: Text,
         model: ModelName = "tiny",
         at: Annotated[Several, Field(description="Addresses to give in full, such as L1H2.weights.")] = [],  # noqa: B006
+        target_text: Target = None,
     ) -> Report:
         """Run a text, check every step, and give the prediction; with at, the numbers at these addresses."""
-        return bench.model(model).traced(text, at=at)
+        asked, text = bench.reading(model, text, target_text)
+        return asked.traced(text, at=at)
 
     def explain(
         text: Text,
         address: Annotated[str, Field(description="One number, such as L0H3.scores[2,1] or logits[-1,#42].")],
         model: ModelName = "tiny",
         depth: Annotated[int, Field(ge=1, le=6, description="How many levels of inputs to explain as well.")] = 1,
+        target_text: Target = None,
     ) -> Report:
         """Show the arithmetic behind one number, and check it against the recorded one."""
-        return bench.model(model).explain(text, address, depth=depth)
+        asked, text = bench.reading(model, text, target_text)
+        return asked.explain(text, address, depth=depth)
 
     def diff(
         text: Text,
@@ -161,27 +177,40 @@ def tools(bench: Bench) -> Mapping[str, Callable[..., Report]]:
         other_model: Annotated[str | None, Field(description="Another model, or a dump, for the same text.")] = None,
         model: ModelName = "tiny",
         floor: Annotated[str | None, Field(description="bf16, fp16 or q8_0: is it rounding or a bug?")] = None,
+        target_text: Target = None,
     ) -> Report:
         """Find the first step that differs between two texts, two models, or a model and another program's dump."""
         first = bench.model(model)
         if (other_text is None) == (other_model is None):
             raise UsageError("compare with one thing: other_text or other_model")
-        if other_text is not None:
-            return first.diff(text, other_text)
-        return first.diff(text, _other(bench, str(other_model)), floor=floor)
+        if first.config.encoder is None and target_text is None:
+            if other_text is not None:
+                return first.diff(text, other_text)
+            return first.diff(text, _other(bench, str(other_model)), floor=floor)
+        sources = [text] if other_text is None else [text, other_text]
+        (bound, *others), target = both_facing(first, sources, target_text)
+        if others:
+            return bound.diff(target, (others[0], target))
+        other = _other(bench, str(other_model))
+        return bound.diff(target, (other.reading(text), target) if isinstance(other, Model) else other, floor=floor)
 
     def lens(
         text: Text,
         model: ModelName = "tiny",
         track: Annotated[Several, Field(description="Words whose rank to follow, each one token.")] = [],  # noqa: B006
         position: Annotated[str | None, Field(description="Positions to read: 2, 0-3, -1, or a token.")] = "-1",
+        target_text: Target = None,
     ) -> Report:
         """Show what the model would predict after each layer."""
-        return bench.model(model).lens(text, track=track, position=position)
+        asked, text = bench.reading(model, text, target_text)
+        return asked.lens(text, track=track, position=position)
 
-    def attribute(text: Text, model: ModelName = "tiny", token: Token = None, versus: Token = None) -> Report:
+    def attribute(
+        text: Text, model: ModelName = "tiny", token: Token = None, versus: Token = None, target_text: Target = None
+    ) -> Report:
         """Split the logit of a token, or its lead over another, into what each head and feed-forward adds."""
-        return bench.model(model).attribute(text, token=token, versus=versus)
+        asked, text = bench.reading(model, text, target_text)
+        return asked.attribute(text, token=token, versus=versus)
 
     def ablate(
         text: Text,
@@ -189,9 +218,10 @@ def tools(bench: Bench) -> Mapping[str, Callable[..., Report]]:
         sweep: Annotated[str, Field(description="Without at, each of these alone: heads, ffn or layers.")] = "heads",
         model: ModelName = "tiny",
         target: Token = None,
+        target_text: Target = None,
     ) -> Report:
         """Show the prediction without some parts, or find the part that matters most."""
-        opened = bench.model(model)
+        opened, text = bench.reading(model, text, target_text)
         return opened.ablate(text, at, target=target) if at else opened.ablate_sweep(text, sweep, target=target)
 
     def patch(
@@ -202,16 +232,22 @@ def tools(bench: Bench) -> Mapping[str, Callable[..., Report]]:
         model: ModelName = "tiny",
         answer: Token = None,
         versus: Token = None,
+        target_text: Target = None,
     ) -> Report:
         """Find which activations of the clean text bring its answer back in the corrupt one."""
         opened = bench.model(model)
+        runs: tuple[Any, Any] = (clean, corrupt)
+        if opened.config.encoder is not None or target_text is not None:
+            (first, second), target = both_facing(opened, runs, target_text, until_apart=True)
+            runs = first.trace(target), second.trace(target)
         if at:
-            return opened.patch(clean, corrupt, at, answer=answer, versus=versus)
-        return opened.patch_sweep(clean, corrupt, sweep, answer=answer, versus=versus)
+            return opened.patch(*runs, at, answer=answer, versus=versus)
+        return opened.patch_sweep(*runs, sweep, answer=answer, versus=versus)
 
-    def score(text: Text, model: ModelName = "tiny") -> Report:
+    def score(text: Text, model: ModelName = "tiny", target_text: Target = None) -> Report:
         """Give the probability, rank and entropy of every token, and the perplexity of the text."""
-        return bench.model(model).score(text)
+        asked, text = bench.reading(model, text, target_text)
+        return asked.score(text)
 
     return {function.__name__: function for function in (trace, explain, diff, lens, attribute, ablate, patch, score)}
 

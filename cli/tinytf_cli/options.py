@@ -89,6 +89,24 @@ def tokenizer_option() -> Any:
     )
 
 
+def stack_option(words: str) -> Any:
+    return option(type=click.Choice(["encoder", "decoder"]), help=f"Of a model of two stacks: {words}")
+
+
+def of_stack(opened: "Model", stack: str | None) -> "Model":
+    """The model, or its encoder as one of its own. Raises UsageError for a model of one stack, and for a target."""
+    if stack is not None and opened.config.encoder is None:
+        raise UsageError(f"--stack {stack} goes with a model of two stacks, and this one has one")
+    if stack != "encoder":
+        return opened
+    if is_typed("target_text"):
+        raise UsageError(
+            "--target-text is what the decoder is given, and this asks about the encoder",
+            "leave it out, or ask about the decoder",
+        )
+    return opened.encoder
+
+
 @dataclass(frozen=True)
 class ModelOptions:
     """Which model to open, and how. ``seed`` also seeds everything else that is random."""
@@ -118,10 +136,7 @@ class ModelOptions:
         help="Leave the weights in their file as it stores them, and convert each at every use: slower, little memory.",
     )
 
-    stack: str | None = option(
-        type=click.Choice(["encoder", "decoder"]),
-        help="Of a model of two stacks: the encoder as a model of its own, which reads TEXT; enc.L0H3 asks for it too.",
-    )
+    stack: str | None = stack_option("the encoder as a model of its own, which reads TEXT; enc.L0H3 asks for it too.")
 
     def typed_again(self) -> tuple[str, ...]:
         """The typed options by which another command opens the model in the same way."""
@@ -180,17 +195,8 @@ class ModelOptions:
         Raises UsageError for a model of two stacks where the command has no use for ``two_stacks``, ``because`` of
         what it asks, and for --through, which only some commands take; those ask ``through_model`` first.
         """
-        opened = self._opened()
-        if self.stack is not None and opened.config.encoder is None:
-            raise UsageError(f"--stack {self.stack} goes with a model of two stacks, and this one has one")
-        if self.stack == "encoder":
-            if is_typed("target_text"):
-                raise UsageError(
-                    "--target-text is what the decoder is given, and this asks about the encoder",
-                    "leave it out, or ask about the decoder",
-                )
-            return opened.encoder
-        if opened.config.encoder is not None and not two_stacks:
+        opened = of_stack(self._opened(), self.stack)
+        if opened.config.d_source and not two_stacks:
             why = f": {because}" if because else ""
             raise UsageError(
                 f"this model has two stacks, and {click.get_current_context().info_name} asks about one{why}",

@@ -11,7 +11,7 @@ import click
 from tinytf.config import FIELDS
 from tinytf.errors import UsageError
 from tinytf.training.recipe import FIELDS as RECIPE
-from tinytf.training.recipe import TOKENIZERS, Recipe, require_same, resumed_recipe, stored_recipe
+from tinytf.training.recipe import TOKENIZERS, Recipe, require_same, resumed_recipe, stored_recipe, usual_lr
 from tinytf_cli.command import DECLARED_BY, argument, option
 from tinytf_cli.ranges import Whole, range_of
 
@@ -29,7 +29,7 @@ _GROUPS = {
     ),
     "Optimiser": (
         "steps", "lr", "warmup", "schedule", "final_lr", "weight_decay", "beta1", "beta2", "label_smoothing",
-        "clip", "lora", "lora_alpha", "first_weights", "seed",
+        "balance", "clip", "lora", "lora_alpha", "first_weights", "seed",
     ),
     "Watching": (
         "eval_every", "patience", "save_every", "save_minutes", "keep", "probe_every", "sample_tokens", "frames",
@@ -141,6 +141,7 @@ def resolved_recipe(overrides: RecipeOverrides, options: RunOptions, resumed: Pa
     Raises UsageError for an option that differs from the stored recipe and cannot change in a resumed run.
     """
     from tinytf.presets import settings_of
+    from tinytf.sources import find_source
     from tinytf.training.branch import branch_recipe
 
     changes, model = dict(overrides.recipe), overrides.model
@@ -150,6 +151,11 @@ def resolved_recipe(overrides: RecipeOverrides, options: RunOptions, resumed: Pa
         if model or options.preset is not None:
             raise UsageError("--from brings its own architecture", "leave out --preset and the model's fields")
         changes["begun_from"] = options.begin_from
+        if resumed is None and options.at_step is None:
+            kind = "lora" if changes.get("lora") else "fine"
+            rate = usual_lr(kind, find_source(options.begin_from).config().d_model)
+            given = {} if options.recipe is None else Recipe.given(options.recipe)
+            changes = {"lr": given.get("lr", rate), **changes}
     if options.at_step is None and options.without:
         raise UsageError("--without removes heads from a branch", "name where it starts with --from RUN --at-step N")
     if options.at_step is not None:

@@ -140,17 +140,32 @@ def target_option() -> Any:
 def both_facing(
     model: "Model", sources: "Sequence[Written]", target: str | None, output: Output | None = None, *,
     truncate: bool = False, until_apart: bool = False,
-) -> "tuple[list[Model], str]":  # fmt: skip
+) -> "tuple[list[Model], Written]":  # fmt: skip
     """The model bound to each of some sources, and the target of all: the one given, or generated for the first.
 
-    With ``until_apart`` it is generated up to where the targets of the sources differ. ``truncate`` cuts long sources.
-    Raises UsageError for a model of one stack.
+    In a session the target of its own source is the session's. With ``until_apart`` it is generated up to where the
+    targets of the sources differ. ``truncate`` cuts long sources. Raises UsageError for a model of one stack.
     """
     if model.config.encoder is None:
         raise UsageError("--target-text goes with a model of two stacks, and this one has one", "leave it out")
+    session = host()
+    if (
+        target is None
+        and session is not None
+        and model.transformer.reads is not None
+        and [*sources] == [session.require_source()]
+    ):
+        return [model], str(session.require_text())
     bound = [model.reading(source, truncate=truncate) for source in sources]
+    if target is None and model.config.labels:
+        if len({*sources}) > 1:
+            raise UsageError("the target of this classifier is its text once more", "give one to both, --target-text")
+        return bound, sources[0]
     if target is None:
-        written = [one.generate("", max_tokens=_MOST_TARGET) for one in (bound if until_apart else bound[:1])]
+        written = [
+            model.target_begins + one.generate("", max_tokens=_MOST_TARGET)
+            for one in (bound if until_apart else bound[:1])
+        ]
         target, is_begun = written[0], any(text != written[0] for text in written)
         if is_begun:
             rows = [model.encode(text).ids[1:] for text in written]
@@ -169,6 +184,10 @@ class TextOptions(ChatOptions):
     lines: bool = option(is_flag=True, help="Treat every line as a separate text; TEXT may name a file of them.")
     truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
     target_text: str | None = target_option()
+    states: Path | None = option(
+        "--source", type=click.Path(path_type=Path), metavar="FILE",
+        help="States of an encoder (.npz, .safetensors) that a decoder reads; TEXT is then what it writes.",
+    )  # fmt: skip
     resume: Path | None = option(
         type=click.Path(path_type=Path), metavar="FILE",
         help="Save results in FILE as they are made, and continue after those it has: the answers to --lines, as "
@@ -197,6 +216,14 @@ class TextOptions(ChatOptions):
         Without --target-text the model generates it, or with ``generated`` false begins it. Raises UsageError for
         several texts, and for --target-text with a model of one stack.
         """
+        if self.states is not None:
+            if self.target_text is not None:
+                raise UsageError("with --source, TEXT is what the decoder is given", "leave out --target-text")
+            if not model.config.d_source:
+                raise UsageError("--source goes with a decoder that reads states, and this model has one stack")
+            from tinytf.compare.dumps.read import read_states
+
+            return model.reading(read_states(self.states, model.config.d_source))
         session_reads = host() is not None and not self.words and model.transformer.reads is not None
         if (model.config.encoder is None or session_reads) and self.target_text is None:
             return model
@@ -333,8 +360,11 @@ class TraceOptions:
         flags = (*flags, "--system", self.texts.system) if self.texts.system is not None else flags
         pair = self.texts.pair
         flags = (*flags, "--pair", _typed_again(pair)) if pair is not None else flags
-        if self.model.transformer.reads is not None:
-            flags = (*flags, "--target-text", _typed_again(str(next(iter(self.texts)))))
+        if self.texts.states is not None:
+            flags = (*flags, "--source", str(self.texts.states))
+        elif self.model.transformer.reads is not None and not self.model.config.labels:
+            target = str(next(iter(self.texts)))
+            flags = (*flags, "--target-text", "TEXT" if _is_long(target) else target)
         if host() is not None:
             return lambda text: lambda *command, options=(): shlex.join([*command, *options, *flags])
         flags = (*self.model_options.typed_again(), *flags)
@@ -364,7 +394,11 @@ class TraceOptions:
 
 def _typed_again(text: str) -> str:
     """A text as a command line repeats it; TEXT where it is long or spans lines."""
-    return text if text.isprintable() and 0 < len(text) <= _QUOTED and not text.startswith("-") else "TEXT"
+    return text if text and not _is_long(text) and not text.startswith("-") else "TEXT"
+
+
+def _is_long(text: str) -> bool:
+    return not text.isprintable() or len(text) > _QUOTED
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ from tinytf.cause.interventions import (
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.steps.table import table_of
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
@@ -82,14 +83,21 @@ def without(model: Transformer, name: str) -> Transformer:
         columns = slice(int(rest) * width, (int(rest) + 1) * width)
         if model.config.out_norm:  # which sees all heads
             block.attention.out_norm.register_forward_pre_hook(lambda _, given: (zeroed(given[0], columns),))
+        elif model.config.o_rank:
+            group, head = divmod(int(rest), model.config.heads_in_group)
+            rows = block.attention.o_a.weight.unflatten(0, (model.config.o_groups, -1))[group]
+            rows[:, head * width : (head + 1) * width] = 0.0
         else:
             mixer_of(block).o.weight[:, columns] = 0.0
         return cut
+    rest = {"ffn_conv": "ffn"}.get(rest, rest)
     ffn, mixer = dict(block.named_children()).get("ffn"), mixer_of(block)
     ends = ("down", "constant")  # of each expert, and the bias of their sum
     out_of_ffn = [module for path, module in ffn.named_modules() if path.endswith(ends)] if ffn else []
     if rest == "" and hasattr(block, "ple"):
         block.ple.out.weight.zero_()  # what the layer's own embeddings add
+    if rest == "" and hasattr(block, "ngram"):
+        block.ngram.value.weight.zero_()
     if model.config.identity_experts and model.config.at(int(layer)).experts:  # experts without matrices
         block.ffn.sum.register_forward_hook(lambda _, args, result: torch.zeros_like(result))
     if rest == "" and hasattr(block, "side"):
@@ -176,8 +184,9 @@ def one_hook(model: Transformer, site: HookPoint, place: int | None, value: Tens
     width, o = model.config.at(site.layer).value_width, getattr(mixer_of(block), "o", None)
     ffn = getattr(block, "ffn", None)
     last = getattr(ffn, "down", None) or getattr(ffn, "sum", None)
-    first = getattr(mixer_of(block), "out_norm", o)
-    module = first if site.head is not None else {"in": block, "attn": o, "ffn": last, "out": block}[site.step]
+    first = getattr(mixer_of(block), "o_a", getattr(mixer_of(block), "out_norm", o))
+    modules = dict(block.named_children()) | {"in": block, "attn": o, "ffn": last, "out": block}
+    module = first if site.head is not None else modules[site.step]
     if site.head is not None or site.step == "in":
         handle = module.register_forward_pre_hook(lambda _, args: (write(args[0]), *args[1:]))
     else:
@@ -195,6 +204,7 @@ def test_a_patching_sweep_is_one_hooked_forward_pass_for_each(kind: str, what: s
     for layer in range(model.config.n_layers):
         heads = clean.steps.head_output(layer)
         step = {"residual": "in", "heads": heads.name if heads else ""}.get(what, what)
+        step += "_conv" * (model.config.added_conv > 0 and what in ("attn", "ffn"))  # what is added to the stream
         for column in range(found.differences.shape[1]):
             if not clean.steps.has(step, layer) or (what == "heads" and column >= model.config.at(layer).n_heads):
                 assert found.differences[layer, column].isnan()
@@ -229,7 +239,7 @@ def test_how_a_sweep_is_cut_into_batches_changes_nothing(most: int, monkeypatch:
 @kinds
 def test_patching_everything_is_the_clean_run_to_the_last_bit(kind: str) -> None:
     model = lively(config_of(kind))
-    if model.config.d_layer_input or model.config.memory_sets or model.encoder is not None:
+    if table_of(model.config).reads_text or model.encoder is not None:
         pytest.skip("its layers take something beside the stream")
     clean, corrupt = traced(model, 5), traced(model, 6)
     everything = ["L0.in", "L0H*", "L1H*", "L*.attn", "L*.ffn", "L*.in", "L*.out"]

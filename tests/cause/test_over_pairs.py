@@ -17,7 +17,7 @@ import tinytf
 from tinytf.cause.interventions import Intervention, hook_points, intervening
 from tinytf.cause.over_pairs import OverPairs, running
 from tinytf.errors import AddressError, UsageError
-from tinytf.estimate import Estimate
+from tinytf.estimate import Estimate, mean_of
 from tinytf.pairs.pair import PairSet
 from tinytf.report import Progress
 
@@ -286,14 +286,54 @@ def changed(report: OverPairs, *means: Estimate, **members: Any) -> OverPairs:
     return dataclasses.replace(report, quantities=quantities, **members)
 
 
-def test_a_part_is_said_to_add_or_to_take_away_only_where_its_whole_interval_does(tiny: tinytf.Model) -> None:
-    report = tiny.attribute_over(PLACES)
-    unsure = Estimate(0.1, -0.1, 0.3)
-    sure = [Estimate(1.0, 0.5, 1.5), Estimate(-1.0, -1.5, -0.5), *[unsure] * (len(report.rows) - 2)]
-    both = changed(report, *sure).sentence
-    assert "adds most to the answer's lead, +1 (+0.5 to +1.5)" in both
-    assert "takes most away, -1 (-1.5 to -0.5)" in both
-    assert changed(report, *[unsure] * len(report.rows)).sentence == ""
+def measured(report: OverPairs, **rows: float) -> OverPairs:
+    """The report with other values: noise around 0 in every row, and around the numbers given by name."""
+    first, *others = report.quantities
+    noise = torch.randn(first.values.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    middle = torch.tensor([rows.get(row.name, 0.0) for row in report.rows], dtype=torch.float64)
+    leads = torch.tensor([[one.clean_lead, one.corrupt_lead] for one in report.examples], dtype=torch.float64)
+    changed = first.with_values(middle + 0.1 * noise, leads)
+    return dataclasses.replace(report, quantities=(changed, *others), by=changed.ranked[0])
+
+
+def test_what_is_most_of_many_is_measured_on_pairs_that_did_not_pick_it(tiny: tinytf.Model) -> None:
+    report = measured(tiny.attribute_over(PLACES), L1H3=1.0, L0H2=-1.0)
+    row, mean, others = report.confirmed(1)
+    own = report.quantities[0].values[1::2, row]  # every other pair picks, from the first on
+    assert (report.rows[row].name, others) == ("L1H3", 12)
+    assert mean.value == pytest.approx(float(own.mean()))
+    assert f"L1H3 adds most to the answer's lead, {mean.value:+.3g} (" in report.sentence
+    assert "L0H2 takes most away, -" in report.sentence
+    assert report.sentence.count("over the 12 that did not pick it") == 2
+    twice = dataclasses.replace(report, examples=report.examples[:1] * 24)  # one pair, which is on one side
+    assert twice.confirmed(1)[1].low is None
+
+
+def test_nothing_is_said_to_matter_where_all_is_noise(tiny: tinytf.Model) -> None:
+    assert measured(tiny.attribute_over(PLACES)).sentence == ""
+    assert "none clearly matters" in measured(tiny.ablate_over(PLACES, sweep="heads")).sentence
+    assert "matters most" in measured(tiny.ablate_over(PLACES, sweep="heads"), L2H1=-0.5).sentence
+
+
+def test_pairs_that_change_nothing_have_no_share(tiny: tinytf.Model) -> None:
+    rows = [vars(pair) for pair in PairSet.read(PLACES).pairs]
+    turned = [
+        {**row, "clean": row["corrupt"], "corrupt": row["clean"]} if number % 2 else row
+        for number, row in enumerate(rows)
+    ]
+    pairs = [{name: row[name] for name in ("clean", "corrupt", "answer", "versus")} for row in turned]
+    report = tiny.patch_over(pairs, sweep="heads")
+    assert not report.effect.is_clear
+    assert report.effect == mean_of([one.clean_lead - one.corrupt_lead for one in report.examples])
+    assert "the pairs have no clear effect" in report.sentence
+    assert "the pairs have no clear effect" in tiny.circuit(pairs, left_out=0).sentence
+
+
+@pytest.mark.parametrize("count", [6, 12, 40])
+def test_the_interval_of_nothing_has_0_in_19_of_20_draws(count: int) -> None:
+    draws = torch.randn(1000, count, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
+    clear = sum(mean_of(draw, seed).is_clear for seed, draw in enumerate(draws))
+    assert clear / 1000 < 0.075  # four deviations above the 5 % that are meant
 
 
 def test_the_answer_leads_from_where_the_whole_interval_is_above_0_to_the_end(tiny: tinytf.Model) -> None:
@@ -331,10 +371,10 @@ def test_patching_claims_no_share_of_a_lead_that_is_not_there(tiny: tinytf.Model
 
 
 def test_a_share_below_0_is_said_by_its_size(tiny: tinytf.Model) -> None:
-    report, others = tiny.patch_over(PLACES, sweep="heads"), [Estimate(0.0, 0.0, 0.0)] * 15
-    less = changed(report, Estimate(-0.35, -0.4, 0.1), *others, by=0).sentence
-    assert "L0H0 of the clean run takes away another 35 % (-10 to 40 %) of the answer's lead, the most" in less
-    none = changed(report, Estimate(0.0004, 0.0, 0.01), *others, by=0).sentence
+    report = tiny.patch_over(PLACES, sweep="heads")
+    less = changed(report, Estimate(-0.35, -0.4, 0.1), rows=report.rows[:1], by=0).sentence
+    assert "L0H0 of the clean run takes away another 35 % (-10 to 40 %) of the answer's lead" in less
+    none = measured(report).sentence
     assert none == "Over 24 pairs, no patch brings back or takes away as much as 0.1 % of the answer's lead."
 
 

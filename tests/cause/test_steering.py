@@ -210,7 +210,8 @@ def test_a_vector_of_a_classifier_promotes_its_classes(model: tinytf.Model) -> N
 
 def test_a_steered_run_goes_on_from_the_stream_plus_the_vector(model: tinytf.Model, vector: SteeringVector) -> None:
     plain = model.trace(PROMPT)
-    with model.steered({"L1.out": 3 * vector}):
+    with model.steered({"L1.out": 3 * vector}) as steered:
+        assert steered is model
         trace = model.trace(PROMPT)
         score = model.score(f"{PROMPT} hungry").tokens[-1].log_probability
         with model.steered(-3 * vector):

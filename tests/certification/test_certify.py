@@ -57,6 +57,23 @@ DECODER = ["ids", "every layer", "logits", "in a batch, padded on the left", "in
            "token by token, with a cache", "the text in pieces of 7"]  # fmt: skip
 
 
+@pytest.mark.parametrize("family", ["t5", "m2m-100"])
+def test_both_stacks_are_certified_and_a_changed_one_is_told(family: str, tmp_path: Path) -> None:
+    folder = with_tokenizer(family, tmp_path)
+    model = tinytf.load(folder, device="cpu")
+    found = certify_model(model, folder, texts=SOME[:3])
+    assert found.holds, found.sentence
+    assert [check.name for check in found.checks] == DECODER
+    names = [layer.step for layer in found.layers]
+    assert names[0] == "enc.embed.out"
+    assert names[-1] == "final.norm"
+    assert model.transformer.encoder is not None
+    with torch.no_grad():
+        next(iter(model.transformer.encoder.blocks[-1].attention.v.parameters())).mul_(1.01)
+    first = next(check.first for check in certify_model(model, folder, texts=SOME[:3]).checks if not check.holds)
+    assert first.startswith((f"enc.L{len(model.transformer.encoder.blocks) - 1}.out,", "enc.final"))
+
+
 @pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("family", "checks"),
@@ -166,7 +183,7 @@ def test_a_mask_that_is_left_out_is_found(llama, opened):
 def test_padding_that_is_seen_is_found_in_the_batch_alone(llama, opened, monkeypatch):
     whole = type(opened.transformer).hidden
 
-    def unmasked(self, ids, *, padding_mask=None, cache=None):
+    def unmasked(self, ids, *, padding_mask=None, cache=None, source=None):
         return whole(self, ids, cache=cache)
 
     monkeypatch.setattr(type(opened.transformer), "hidden", unmasked)

@@ -162,6 +162,7 @@ def test_dropout_that_is_always_on_is_named_by_its_line(tmp_path: Path) -> None:
     assert "again" in {one.name for one in found.invariances if not one.holds}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_mistake_after_which_nothing_is_the_student_s_is_not_named(tmp_path: Path) -> None:
     found = checked(LLAMA, tmp_path, ("silu(self.w1(x)) * self.w3(x)", "silu(self.w1(x)) * self.w3(x).tanh().cos()"))

@@ -23,7 +23,7 @@ GPT = "gpt.py:GPT"
 FORWARD, IMPORT = "        B, T = idx.shape\n", "import math\n"
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize(
     ("code", "says"),
     [
@@ -50,6 +50,7 @@ def test_whatever_a_file_does_it_is_an_error_with_its_line(code: str, says: str,
         assert error.value.hint == f"it says: {code}"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_loop_that_catches_everything_ends_too(tmp_path: Path) -> None:
     lines = "while True:", "    try:", "        while True: pass", "    except BaseException: pass", ""
@@ -142,6 +143,7 @@ def test_a_file_that_takes_all_memory_is_stopped(grow: str, tmp_path: Path, monk
     assert error.value.hint == f"it says: while len(x) < 99: {grow}"
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     "way", ["faulthandler.cancel_dump_traceback_later()", "signal.signal(signal.SIGABRT, signal.SIG_IGN)"]
 )

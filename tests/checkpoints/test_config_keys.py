@@ -3,7 +3,7 @@
 import copy
 import json
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -21,12 +21,6 @@ from tinytf.errors import TinytfError
 IDS = torch.tensor([[13, 14, 15, 9, 22, 6, 5, 30, 11]])
 
 
-class Headers(NamedTuple):
-    """The names and shapes of stored tensors, without their values."""
-
-    shapes: dict[str, tuple[int, ...]]
-
-
 def another(key: str, value: Any) -> Any:
     """A value of the same type; of a share, another share."""
     if isinstance(value, bool):
@@ -40,9 +34,9 @@ def another(key: str, value: Any) -> Any:
 
 def opened_with(family: str, config: dict[str, Any]) -> Checkpoint | None:
     """The model of ``family`` with this configuration, before its weights are read; None if it is refused."""
-    shapes = read_directory(saved(family)).weights.shapes
+    weights = read_directory(saved(family)).weights
     try:
-        return checkpoint_of(config, lambda: Headers(shapes), saved(family), "config.json")
+        return checkpoint_of(config, lambda: weights, saved(family), "config.json")
     except TinytfError:
         return None
 

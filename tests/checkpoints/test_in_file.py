@@ -75,6 +75,36 @@ def test_a_weight_is_read_at_each_use_and_none_is_held():
     assert len(reads) == 3
 
 
+@pytest.mark.parametrize("kind", ["qwen3moe in a GGUF file", "qwen3 moe", "gpt-oss"])
+def test_of_experts_only_the_chosen_ones_are_read(tmp_path, monkeypatch, kind):
+    path = tmp_path / "a.gguf"
+    in_gguf = kind.endswith("GGUF file")
+    checkpoint = (
+        read_gguf(converted(CONVERSIONS["qwen3moe"])[1].write(path)) if in_gguf else read_directory(saved(kind))
+    )
+    axes, experts = [], []
+    read, read_expert = Checkpoint._read, Checkpoint._read_expert
+
+    def watched(self, parameter, places, like):
+        axes.append(like.dim())
+        return read(self, parameter, places, like)
+
+    def watched_expert(self, parameter, places, like, number):
+        experts.append((parameter, number))
+        return read_expert(self, parameter, places, like, number)
+
+    monkeypatch.setattr(Checkpoint, "_read", watched)
+    monkeypatch.setattr(Checkpoint, "_read_expert", watched_expert)
+    model = kept(checkpoint)
+    axes.clear()
+    with torch.inference_mode():
+        model(torch.tensor([[3]]))
+    assert 3 not in axes, "never the matrices of all experts"
+    assert len(experts) == len(set(experts))
+    per_matrix = len(experts) / len({parameter for parameter, _ in experts})
+    assert per_matrix == model.config.experts_per_token < model.config.experts
+
+
 def test_what_stays_in_a_file_is_not_written_to():
     weight = InFile(lambda: torch.ones(2, 2), torch.empty(2, 2, device="meta"))
     for part in (weight, weight[0], weight.t(), weight.split(1)[0], weight.unbind()[1]):

@@ -13,7 +13,7 @@ LACKING = {
     "convbert": "convolutions between its tokens",
     "rwkv": "no softmax attention",
     "bigbird_pegasus": "an encoder and a decoder",
-    "whisper": "an encoder and a decoder",
+    "prophetnet": "a decoder that predicts several tokens ahead, each in a stream of its own beside that of the text",
     "mllama": "parts for images or sound",
     "longformer": "sparse attention",
     "big_bird": "sparse attention",

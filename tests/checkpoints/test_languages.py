@@ -9,6 +9,8 @@ import torch
 import transformers
 
 import tinytf
+from tinytf.errors import CheckpointError
+from tinytf.files import to_json
 
 KINDS: dict[str, tuple[Callable[[Path], None], str]] = {
     "NLLB": (piece_files.PIECE_LAYOUTS["nllb_pieces"], "deu_Latn"),
@@ -45,3 +47,21 @@ def test_a_target_begins_with_its_own_language(name: str, tmp_path: Path) -> Non
     with torch.no_grad():
         logits = model(**read, decoder_input_ids=torch.tensor([ids])).logits[0]
         assert torch.allclose(ours.transformer(torch.tensor([ids]))[0], logits, atol=1e-5)
+    (tmp_path / "generation_config.json").write_bytes(to_json({"forced_bos_token_id": ids[1]}))
+    forced = tinytf.load(str(tmp_path)).reading("Mary had a lamb.")
+    assert forced.prompt("").ids == ids[:2]
+    assert forced.target_begins == code
+    assert ours.prompt("").ids == ids[:1]
+
+
+def test_two_vocabularies_are_refused_by_name_and_their_model_takes_ids(tmp_path: Path) -> None:
+    sizes = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads", "encoder_layers", "decoder_layers"), 2)
+    config = transformers.FSMTConfig(
+        **sizes, d_model=16, encoder_ffn_dim=32, decoder_ffn_dim=32, src_vocab_size=40, tgt_vocab_size=30
+    )
+    model = transformers.FSMTForConditionalGeneration(config).eval()
+    model.save_pretrained(tmp_path)
+    (tmp_path / "vocab-src.json").write_text("{}", "utf-8")
+    with pytest.raises(CheckpointError, match="the rules of Moses"):
+        tinytf.load(str(tmp_path))
+    assert tinytf.load(model).reading("39 4 2").trace("5 7").encoding.ids == [2, 5, 7]

@@ -41,7 +41,7 @@ def gptq(matrix: Tensor, bits: int, size: int, *, ordered: bool = False, version
     rows, columns = matrix.shape
     group = np.arange(columns) // size
     group = DICE.permutation(group) if ordered else group
-    numbers, zeros = DICE.integers(0, 2**bits, (columns, rows)), DICE.integers(1, 2**bits, (max(group) + 1, rows))
+    numbers, zeros = DICE.integers(0, 2**bits, (columns, rows)), DICE.integers(0, 2**bits, (max(group) + 1, rows))
     scales = (DICE.uniform(0.5, 1.5, zeros.shape) / 2**bits).astype(np.float16)
     means = np.array(
         [[float(scales[group[i], o]) * (int(numbers[i, o]) - int(zeros[group[i], o])) for i in range(columns)]
@@ -49,7 +49,7 @@ def gptq(matrix: Tensor, bits: int, size: int, *, ordered: bool = False, version
     )  # fmt: skip
     tensors = {
         "qweight": words(numbers, bits, 0),
-        "qzeros": words(zeros - (version == 1), bits, 1),
+        "qzeros": words((zeros - (version == 1)) % 2**bits, bits, 1),
         "scales": torch.from_numpy(scales),
         "g_idx": torch.from_numpy(group.astype(np.int32)),
     }
@@ -206,6 +206,10 @@ KINDS: dict[str, tuple[dict[str, Any], Callable[[Tensor], Written]]] = {
         {"quant_method": "gptq", "bits": 2, "group_size": 8, "desc_act": True}, lambda m: gptq(m, 2, 8, ordered=True),
     ),
     "gptq, 3 bits": ({"quant_method": "gptq", "bits": 3, "group_size": 8}, lambda m: gptq(m, 3, 8)),
+    "gptq, 8 bits for one": (
+        {"quant_method": "gptq", "bits": 4, "group_size": 8, "dynamic": {"+:.*down_proj": {"bits": 8}}},
+        lambda m: gptq(m, 8 if m.shape[1] == 64 else 4, 8),
+    ),
     "gptq v2": (
         {"quant_method": "gptq", "bits": 4, "group_size": 8, "checkpoint_format": "gptq_v2"},
         lambda m: gptq(m, 4, 8, version=2),
@@ -243,6 +247,10 @@ KINDS: dict[str, tuple[dict[str, Any], Callable[[Tensor], Written]]] = {
     ),
     "modelopt, fp8": ({"quant_method": "modelopt", "quant_algo": "FP8"}, lambda m: by_row(m, torch.float8_e4m3fn)),
     "mlx, 3 bits": ({"bits": 3, "group_size": 32}, lambda m: mlx(m, 3, 32)),
+    "mlx, 8 bits for one": (
+        {"bits": 4, "group_size": 8, "model.layers.0.mlp.down_proj": {"bits": 8, "group_size": 32}},
+        lambda m: mlx(m, 8, 32) if m.shape[1] == 64 else mlx(m, 4, 8),
+    ),
     "mlx, 6 bits": ({"bits": 6, "group_size": 32}, lambda m: mlx(m, 6, 32)),
     "fp8 in blocks": ({"quant_method": "fp8", "weight_block_size": [6, 6]}, lambda m: in_blocks(m, 6)),
     "fp8 in blocks with ragged edges": (
@@ -364,9 +372,10 @@ def test_any_other_method_is_refused_by_name(tmp_path, method, said):
 @pytest.mark.parametrize(
     ("kind", "settings", "said"),
     [
-        ("gptq", {"bits": 5}, "numbers of 5 bits in the format 'gptq' of GPTQ are not implemented"),
         ("gptq, 3 bits", {"checkpoint_format": "gptq_p"}, "3 bits in the format 'gptq_p' of GPTQ are not implemented"),
         ("gptq", {"checkpoint_format": "marlin"}, "4 bits in the format 'marlin' of GPTQ are not implemented"),
+        ("awq", {"group_size": 16}, "groups of 16 inputs are not"),
+        ("mlx", {"model.layers.0": {"mode": "nvfp4"}}, "weights by 'nvfp4' .mode. are not implemented"),
         ("awq", {"version": "gemv"}, "AWQ in the version 'gemv' is not implemented"),
         ("compressed-tensors", of_groups((5, 8)), "64 numbers in 8 words are not of 5 bits side by side"),
         (
@@ -389,7 +398,7 @@ def test_any_other_method_is_refused_by_name(tmp_path, method, said):
 def test_what_is_stored_in_another_way_is_refused_by_name(tmp_path, kind, settings, said):
     quantised(tmp_path, kind)
     config = json.loads((tmp_path / "config.json").read_text("utf-8"))
-    config["quantization_config"] |= settings
+    config["quantization" if kind.startswith("mlx") else "quantization_config"] |= settings
     (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
     with pytest.raises(CheckpointError, match=said):
         read_directory(tmp_path).load()

@@ -47,7 +47,7 @@ def test_the_head_is_that_of_the_outer_class_around_any_text_model(kind: str, in
 
 
 def test_the_heads_that_apply_the_scale_of_their_text_part_are_those_whose_code_reads_it() -> None:
-    reads = re.compile(r"logits_scaling|logit_scale|final_logit_softcapping")
+    reads = re.compile(r"logits_scaling|logit_scale|final_logit_softcapping|logits_mup_width_multiplier")
     found = {kind for kind, name in REGISTERED.items() if reads.search(whole_models.head_of(name))}
     assert {kind for kind in found if _has_a_table(kind)} == SCALED_HEADS
 
@@ -96,7 +96,8 @@ def in_memory(kind: str, folder: Path, **more: tuple[int, ...]) -> Checkpoint:
         pytest.skip(f"not built: {error}")
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     data = json.loads(model.config.to_json_string())
-    return checkpoint_of(data, lambda: SimpleNamespace(shapes=shapes | more), folder, folder)  # type: ignore[arg-type,return-value]
+    stored = lambda name: torch.zeros(shapes[name])  # noqa: E731
+    return checkpoint_of(data, lambda: SimpleNamespace(shapes=shapes | more, stored=stored), folder, folder)  # type: ignore[arg-type,return-value]
 
 
 @pytest.mark.share(6)

@@ -41,7 +41,7 @@ def left_out(drawn: str) -> list[str]:
     return [line for line in drawn.replace("▼▾ ▴▲", "").splitlines() if LEFT_OUT.search(line)]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("words", LONG, ids=" ".join)
 def test_nothing_is_left_out_with_all_on_a_narrow_screen(words: tuple[str, ...], tinytf: Tinytf) -> None:
     model = () if "-m" in words else ("-m", "tiny")

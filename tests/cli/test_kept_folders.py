@@ -138,7 +138,7 @@ def _there(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeps, "_in_processes", _here)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @along({"kind": KEPT, "way": ("files", "folders")}, ids=str)
 @pytest.mark.slow
 def test_nothing_is_written_below_a_kept_folder(world: Path, tinytf: Tinytf, kind: str, way: str) -> None:

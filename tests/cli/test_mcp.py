@@ -160,3 +160,22 @@ def test_a_long_answer_loses_its_largest_lists_alone_and_says_where() -> None:
     assert fitted({"rows": [[*range(40)]] * 10, "few": [1, 2]}, 200) == {
         "rows": [[*range(10)]] * 5, "few": [1, 2], "left_out": {"rows": "the first 5 × 10 of 10 × 40 are here"},
     }  # fmt: skip
+
+
+def test_every_tool_reads_a_source_for_two_stacks_and_generates_its_target() -> None:
+    source, other, target = "the third of May 1994", "the third of June 1994", {"target_text": "1994-0"}
+    bound = tinytf.load("tiny-translator").reading(source)
+    asked, more = (
+        tools(Bench(())),
+        {"explain": {"address": "source[May,2]", "depth": 3}, "patch": {"at": ["enc.L0.out"]}},
+    )
+    more["diff"] = {"other_text": other}
+    for name, ask in asked.items():
+        texts = {"clean": source, "corrupt": other} if name == "patch" else {"text": source}
+        report = ask(**texts, **more.get(name, {}), **target, model="tiny-translator")
+        assert report.holds, name
+        assert report.to_dict().get("text", "1994-0") == "1994-0", name
+        assert ask(**texts, **more.get(name, {}), model="tiny-translator").holds, name
+    found = asked["explain"](text=source, address="source[May,2]", depth=3, model="tiny-translator").to_dict()
+    assert [cell["address"][:4] for cell in found["explanations"]] == ["sour", "enc.", "enc."]
+    assert asked["score"](text=source, model="tiny-translator").to_dict()["text"] == bound.generate("")

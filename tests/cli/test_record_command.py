@@ -141,6 +141,7 @@ def test_lens_features_sae_and_probe_read_a_recording(
         assert why in failed.err
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_processes_write_what_one_writes_byte_for_byte(
     tinytf: Tinytf, decoder: Path, lines: Path, tmp_path: Path

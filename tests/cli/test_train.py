@@ -324,7 +324,7 @@ def test_a_dry_run_draws_schedule_and_clipping_on_one_screen(
         assert len(ran.lines) <= 45
         for words in ("learning rate by step", "factor by gradient norm", "would write", "checkpoints", "first loss"):
             assert words in ran.out
-    assert "learning rate 0.003 at step 1" in tinytf(*given, "--plain").out
+    assert "learning rate 0.012 at step 1" in tinytf(*given, "--plain").out
 
 
 def test_a_dry_run_refuses_what_the_training_would(tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path) -> None:

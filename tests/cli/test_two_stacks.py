@@ -4,8 +4,13 @@ import json
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from driving import Tinytf, is_a_clean_error
+
+from tinytf.checkpoints.run import save_run
+from tinytf.loading import load
 
 SOURCE, TARGET = "the third of May 1994", "1994-05-03"
 GIVEN = (SOURCE, "-m", "tiny-translator", "--target-text", TARGET)
@@ -56,12 +61,6 @@ def test_a_patch_without_a_target_asks_where_the_two_sources_part(tinytf: Tinytf
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (
-            ("diff", "--set", "L1H1.cross.scaled[6,3]=0"),
-            "this model has two stacks, and this use of diff asks about one",
-        ),
-        (("heads",), "this model has two stacks, and heads asks about one"),
-        (("weights",), "this model has two stacks, and weights asks about one"),
         (("generate", "--quantize", "int8"), "compiled and int8 decoding are of models of one stack"),
         (("generate", "--stack", "encoder"), "the model is an encoder"),
         (
@@ -73,16 +72,35 @@ def test_a_patch_without_a_target_asks_where_the_two_sources_part(tinytf: Tinytf
     ids=lambda line: " ".join(line) if isinstance(line, tuple) else "",
 )
 def test_what_has_no_meaning_for_two_stacks_says_so_by_name(tinytf: Tinytf, line: tuple[str], said: str) -> None:
-    ran = tinytf(line[0], *([] if line[0] == "weights" else [SOURCE]), *line[1:], "-m", "tiny-translator")
+    ran = tinytf(line[0], SOURCE, *line[1:], "-m", "tiny-translator")
     assert is_a_clean_error(ran)
     assert said in ran.err
     assert f"{line[0]}, " not in ran.err.partition("hint:")[2]  # it does not name itself as one that would do it
 
 
-def test_an_export_names_the_settings_that_no_family_has(tinytf: Tinytf, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_an_export_opens_in_transformers_with_the_same_numbers(tinytf: Tinytf, tmp_path: Path) -> None:
     ran = tinytf("export", "tiny-translator", tmp_path / "new")
-    assert is_a_clean_error(ran)
-    assert "the nearest is Blenderbot; it differs in positions 'sinusoidal', not 'learned'" in ran.err
+    assert ran.status == 0, ran.err
+    assert "written as Blenderbot (BlenderbotForConditionalGeneration)" in ran.out
+    assert "transformers.AutoModelForSeq2SeqLM.from_pretrained(" in ran.out
+    (tmp_path / "lines.txt").write_text(f"{SOURCE}\nMay 3\n", "utf-8")
+    certified = tinytf("certify", tmp_path / "new", "--texts", tmp_path / "lines.txt")
+    assert certified.status == 0, certified.out + certified.err
+    compared = tinytf("diff", *GIVEN, "--versus", tmp_path / "new", "--json")
+    assert json.loads(compared.out)["equal"] is True
+
+
+def test_an_explanation_goes_on_in_the_encoder(tinytf: Tinytf) -> None:
+    ran = tinytf("explain", "L1H1.cross.v[May,3]", *GIVEN, "--depth", "40", "--json")
+    cells = json.loads(ran.out)["explanations"]
+    names = [cell["address"] for cell in cells]
+    assert all(cell["holds"] for cell in cells)
+    start = names.index(next(name for name in names if name.startswith("source[3,")))
+    assert all(name.startswith("enc.") for name in names[start + 1 :])
+    assert names[-1].startswith("enc.embed.")
+    again = tinytf("explain", names[start + 1], SOURCE, "-m", "tiny-translator", "--json")  # as a person would ask
+    assert json.loads(again.out)["explanations"][0]["total"] == cells[start + 1]["total"]
 
 
 def test_the_head_that_is_named_looks_from_the_target_at_the_source(tinytf: Tinytf) -> None:
@@ -91,11 +109,12 @@ def test_the_head_that_is_named_looks_from_the_target_at_the_source(tinytf: Tiny
 
 
 @pytest.mark.parametrize("line", _ON_BOTH, ids=lambda line: line[0])
-def test_the_command_lines_that_are_suggested_run(tinytf: Tinytf, line: tuple[str]) -> None:
-    found = [one.strip() for one in tinytf(*line, *GIVEN).lines if one.startswith("  tinytf ")]
+@pytest.mark.parametrize("target", [TARGET, "", "-05"])
+def test_the_command_lines_that_are_suggested_run(tinytf: Tinytf, line: tuple[str], target: str) -> None:
+    found = [one.strip() for one in tinytf(*line, *GIVEN[:-1], target).lines if one.startswith("  tinytf ")]
     for one in found[:2]:
         words = shlex.split(one.partition("   ")[0])[1:]
-        assert words[words.index("--target-text") + 1] == TARGET
+        assert words[words.index("--target-text") + 1] == target
         ran = tinytf(*words)
         assert ran.status == 0, (one, ran.err)
 
@@ -150,3 +169,59 @@ def test_another_model_in_a_session_gets_the_source_as_its_text(tinytf: Tinytf) 
     assert ran.status == 0, ran.err
     assert f'"{SOURCE}" · ' in ran.out
     assert f'"{TARGET}" · 11 tokens' in ran.out
+
+
+def test_states_in_a_file_are_what_a_decoder_reads(tinytf: Tinytf, tmp_path: Path) -> None:
+    """The same states that the encoder of the model gives: the trace is that of the text."""
+    model = load("tiny-translator")
+    states = model.encoder.trace(SOURCE).last_hidden.numpy()
+    np.savez(tmp_path / "states.npz", last_hidden_state=states[None], logits=states[:2])
+    given = ("-m", "tiny-translator", "--at", "L1H1.cross.weights", "--json")
+    ran = tinytf("trace", TARGET, "--source", str(tmp_path / "states.npz"), *given)
+    plain = tinytf("trace", SOURCE, "--target-text", TARGET, *given)
+    assert json.loads(ran.out)["values"] == json.loads(plain.out)["values"]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "words"),
+    [
+        ({"x": (3, 63)}, ("-m", "tiny-translator"), "no tensor that is tokens × 64"),
+        ({"x": (3, 64), "y": (3, 64)}, ("-m", "tiny-translator"), "2 tensors that are tokens × 64"),
+        ({"x": (3, 64)}, ("-m", "tiny"), "one stack"),
+        ({"x": (3, 64)}, ("-m", "tiny-translator", "--target-text", TARGET), "leave out --target-text"),
+    ],
+)
+def test_a_file_of_states_that_no_decoder_reads_is_refused(
+    tinytf: Tinytf, tmp_path: Path, arrays: dict[str, tuple[int, ...]], options: tuple[str, ...], words: str
+) -> None:
+    np.savez(tmp_path / "states.npz", **{name: np.zeros(shape) for name, shape in arrays.items()})
+    ran = tinytf("trace", TARGET, "--source", str(tmp_path / "states.npz"), *options)
+    assert ran.status != 0
+    assert words in ran.err
+
+
+@pytest.mark.parametrize(
+    "line", [("trace", SOURCE), ("generate", SOURCE), ("heads", "--random", "--count", "1"), ("lens", SOURCE)],
+    ids=lambda line: line[0],
+)  # fmt: skip
+def test_numbers_of_the_encoder_that_are_not_finite_are_named_there(
+    tinytf: Tinytf, line: tuple[str, ...], tmp_path: Path
+) -> None:
+    model = load("tiny-translator", device="cpu")
+    assert model.transformer.encoder is not None
+    with torch.no_grad():
+        model.transformer.encoder.blocks[1].ffn.up.weight[3, 4] = torch.nan
+    save_run(tmp_path / "nan", model.transformer, model.tokenizer)
+    target = ("--target-text", TARGET) if line[0] in ("trace", "lens") else ()
+    ran = tinytf(*line, "-m", tmp_path / "nan", *target)
+    assert ran.status == 1
+    assert "first at enc.L1.ffn.hidden" in ran.out or "enc.L1.ffn.hidden" in ran.err
+
+
+def test_in_a_session_a_question_keeps_the_target_that_was_set(tinytf: Tinytf) -> None:
+    lines = (f"run {SOURCE}", "run --target-text 2001-", "same", "diff --set L1H1.cross.scaled[3,3]=0")
+    ran = tinytf("repl", "-m", "tiny-translator", stdin="\n".join(lines).encode())
+    assert ran.status == 0, ran.err
+    assert "generated" not in ran.err.partition("reads")[2]
+    assert "The same in all 9 ways" in ran.out
+    assert "A and B  <|endoftext|> 2 0 0 1 -" in ran.out

@@ -34,7 +34,7 @@ def compared(model: TextModel, steps: dict[str, Tensor]) -> Difference:
     return model.diff(TEXT, Dump(Path("port"), shapes, steps.__getitem__))
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 @pytest.mark.slow
@@ -88,6 +88,7 @@ def test_a_row_without_a_key_is_told_by_its_scores() -> None:
     assert "no key" not in compared(model, steps).sentence
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_passes_float16_is_named_with_its_number() -> None:
     model = tinytf.load("tiny")

@@ -287,6 +287,7 @@ def test_a_pane_shows_what_a_line_of_the_session_answers(key: str, pane: str, li
     explore(act)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_no_pane_names_an_option_of_the_command_line() -> None:
     async def act(driver: Driver) -> None:
@@ -820,6 +821,28 @@ def test_an_encoder_shows_what_fills_its_mask() -> None:
         assert "sat" in driver.shown("next")
 
     explore(act, "The cat [MASK] on the mat.", "tiny-encoder")
+
+
+@pytest.mark.slow
+def test_of_two_stacks_either_text_is_changed_and_a_chain_that_ends_at_the_source_goes_on() -> None:
+    async def act(driver: Driver) -> None:
+        driver.app.go(driver.app.look.cursor.to(driver.app.trace, driver.app.trace.address("source[3,8]")))
+        await driver.settled()
+        await driver.press("enter", "enter")
+        assert "it comes from enc.final.norm[3,8], in the encoder" in driver.shown("status")
+        await driver.press("colon")
+        await driver.type("explain enc.final.norm[3,8]")
+        await driver.press("enter")
+        assert "final norm" in driver.shown("output")
+        await driver.press("escape", "escape", "colon")
+        await driver.type("run the third of June 1994")
+        await driver.press("enter")
+        assert driver.app.trace.encoding.text == "1994-06-03"
+        await driver.press("t", "backspace", "backspace")
+        assert driver.app.look.scene.trace.encoding.text == "1994-06-"
+        assert driver.app.look.scene.trace.source.encoding.text == "the third of June 1994"
+
+    explore(act, "the third of May 1994", "tiny-translator")
 
 
 def test_a_training_run_is_walked_through_its_checkpoints(tmp_path: Path) -> None:

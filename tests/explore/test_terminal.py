@@ -72,6 +72,7 @@ def test_leaving_stops_a_line_that_would_never_end(tmp_path: Path) -> None:
     assert_given_back(seen, 143)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_over_a_slow_line_no_key_is_lost_and_the_last_screen_is_right(tmp_path: Path) -> None:
     seen, _ = explore(tmp_path, size=(120, 40))

@@ -175,7 +175,7 @@ def test_a_normalised_coder_changes_the_step_by_its_own_decoding(model: Model) -
 
 def test_a_transcoder_replaces_the_step_that_it_writes(model: Model) -> None:
     coder = random_coder(
-        reads="blocks.1.hook_mlp_in", writes="blocks.1.hook_mlp_out", is_transcoder=True, subtracts_bias=False
+        reads="blocks.1.mlp.hook_in", writes="blocks.1.hook_mlp_out", is_transcoder=True, subtracts_bias=False
     )
     report, trace = model.features(TEXT, coder), model.trace(TEXT)
     output = coder.decode(coder.encode(trace["L1.norm2"]))

@@ -29,8 +29,9 @@ def untied(kind: str, **changes: object) -> Transformer:
 
 
 def exact(model: Transformer) -> Transformer:
-    """The model, in float64 where it has states: in float32 one of weights as large as these keeps five digits."""
-    return model.double() if len(table_of(model.config).attention_layers) < model.config.n_layers else model
+    """The model, in float64 where it has states or chooses keys: in float32 such large weights keep five digits."""
+    has_states = len(table_of(model.config).attention_layers) < model.config.n_layers
+    return model.double() if has_states or model.config.index_keys else model
 
 
 def steps_of(model: Transformer, prompt: Sequence[int] = PROMPT, **settings: object) -> list[GeneratedToken]:

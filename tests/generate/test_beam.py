@@ -95,7 +95,7 @@ def ends_that_occur(model: Transformer) -> list[tuple[int, ...]]:
     return [*singles, singles[0] + singles[1]]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("family", "beams"), [*itertools.product(FAMILIES, [3]), ("gpt2", 2), ("llama", 5)])
 def test_hypotheses_scores_and_steps_are_those_of_transformers(family: str, beams: int) -> None:
     models = opened(family)

@@ -56,6 +56,7 @@ DECODED = [
     for kind in SHOWN
     if not config_of(kind).experts
     and not table_of(config_of(kind)).carried
+    and not config_of(kind).index_keys
     and not config_of(kind).extra_streams
     and {b.mixer.called for b in config_of(kind).blocks} == {"attention"}
 ]

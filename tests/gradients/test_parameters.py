@@ -60,7 +60,7 @@ def test_heads_have_all_of_queries_keys_values_and_the_output(name: str) -> None
         (layer, head) for layer in range(trace.config.n_layers) for head in range(trace.config.at(layer).n_heads)
     ]
     parts = ["q", "k", "v", "o", "q_norm", "k_norm", "pos_q", "pos_k", "gate", "q_conv", "k_conv", "v_conv"]
-    parts += ["q_content", "q_position", "q_segment", "segments"]
+    parts += ["q_content", "q_position", "q_segment", "segments", *["index_q"] * trace.config.index_by_head]
     parts += [
         "out_norm",
         "beta_in",
@@ -73,6 +73,7 @@ def test_heads_have_all_of_queries_keys_values_and_the_output(name: str) -> None
         "dt_low",
         "scan",
         "gate_kept",
+        "r",
         "q_adapter",
         "k_adapter",
         "v_adapter",
@@ -89,6 +90,7 @@ def test_heads_have_all_of_queries_keys_values_and_the_output(name: str) -> None
         if any(kind in path for kind in kinds)
         and path.startswith("blocks.")
         and not path.endswith("o.bias")
+        and not (trace.config.o_rank and path.endswith("attention.o.weight"))  # after heads are compressed in groups
         and not ("_norm" in path and parameter.numel() == trace.config.at(int(path.split(".")[1])).d_head)
     }
     whole = tuple(row for row in table(trace) if row.name in split)

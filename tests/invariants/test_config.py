@@ -14,6 +14,7 @@ from tinytf.look.info import parameter_count
 from tinytf.model.transformer import Transformer
 from tinytf.presets import PRESETS, preset
 
+STREAMS = {"extra_streams": 2, "stream_rank": 3}
 REFUSED = [
     ({"d_model": 130}, "d_model 130 is not divisible by n_heads 4"),
     ({"n_heads": 6, "n_kv_heads": 4}, "n_heads 6 is not divisible by n_kv_heads 4"),
@@ -90,7 +91,16 @@ REFUSED = [
         "mixer is 'none', but only a sequential pre-norm block can do without a mixer",
     ),
     ({"extra_streams": 2**30}, "extra_streams 1,073,741,824 is above 63"),
-    ({"extra_streams": 2}, "extra_streams need norm_order 'both' and a d_layer_input"),
+    ({"extra_streams": 2}, "extra_streams need hyper, a stream_rank, or norm_order 'both' and a d_layer_input"),
+    ({"stream_rank": 2}, "stream_rank gates several streams, of which none is active: see extra_streams"),
+    ({**STREAMS, "norm_order": "post"}, "stream_rank needs a sequential pre-norm block, with nothing beside its parts"),
+    ({**STREAMS, "d_ff": 0}, "stream_rank needs a mixer and a feed-forward in each layer, and no d_layer_input"),
+    ({"ngram_number": 1}, "ngram_number adds to streams that are read through gates, but stream_rank is 0"),
+    ({**STREAMS, "ngram_number": 1, "d_ngram": 7}, "n-gram embeddings 7 wide do not divide among 16 tables"),
+    (
+        {"index_keys": 5, "index_heads": 2, "index_width": 6, "index_block": 2},
+        "index_keys 5 are not whole blocks of 2, the index_block",
+    ),
     (
         {"extra_streams": 2, "norm_order": "both", "d_layer_input": 3, "layer_scale": True},
         "layer_scale multiplies one stream, but there are extra_streams",

@@ -96,7 +96,8 @@ class ByHand:
             out = mid = self.norm(f"{at}ln1", mid, f"{inside}.norm1")  # their attention ends with the norm
         named("attn.hook_out attn.hook_hidden_states hook_attn_out", out)
         wide = mid if encoder else self.norm(f"{at}ln2", mid, f"{inside}.norm2")
-        named("mlp.hook_in mlp.in.hook_in hook_mlp_in", wide)
+        named("mlp.hook_in mlp.in.hook_in", wide)
+        named("hook_mlp_in", wide if encoder else mid)
         hidden = named("mlp.in.hook_out", self.linear(wide, f"{inside}.ffn.up"))
         if self.config.gated:
             named("mlp.gate.hook_in", wide)

@@ -47,7 +47,7 @@ def live(request: pytest.FixtureRequest, opened: Callable[[str], Model]) -> Live
             Live(model, TEXT)
         pytest.skip("it has several streams")
     if model.config.index_keys:
-        with pytest.raises(UsageError, match="lessons are about all earlier tokens, and an indexer chooses 3 here"):
+        with pytest.raises(UsageError, match=r"all earlier tokens, and an indexer chooses \d here"):
             Live(model, TEXT)
         pytest.skip("not all earlier tokens are seen")
     return Live(model, None if request.param in MODELS else TEXT)
@@ -240,6 +240,7 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         right["positions"] = [scores[row, key] + to_position[0, row, key]]
     else:
         tokens = "tokens" if config.embed_norm or not config.d_embed else "projected"
+        tokens = "norm" if config.positions_unnormed else tokens
         parts = [name for name in (tokens, "types", "positions") if f"embed.{name}" in trace.steps.by_name]
         right["positions"] = [sum(float(trace[f"embed.{name}"][here, 0]) for name in parts)]
     if config.head.kind == "none":

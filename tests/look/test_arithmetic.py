@@ -84,8 +84,14 @@ def test_following_the_largest_terms_ends_at_the_embeddings(name: str) -> None:
     assert [one.depth for one in found] == sorted(one.depth for one in found)
     ends = [one for one in found if not one.leads_to]
     assert ends
-    assert {one.kind for one in ends} <= {"a lookup", "a position", "a row of a table", "what is given"}
-    assert all(re.match(r"embed\.|source|L\d\.(distances|ple\.tokens)\[", one.address) for one in ends)
+    assert {one.kind for one in ends} <= {
+        "a lookup",
+        "a lookup by hashes",
+        "a position",
+        "a row of a table",
+        "what is given",
+    }
+    assert all(re.match(r"embed\.|source|L\d\.(distances|(ple|ngram)\.tokens)\[", one.address) for one in ends)
     for one in found:
         assert set(one.leads_to) <= set(addresses)
         assert one.holds

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import asked, config_of, encoding_of, lively, mixer_of
+from architectures import asked, config_of, encoding_of, lively, mixer_of, output_matrix
 from caught_gradients import IDS, MODELS, model_of
 from covering import along
 from torch import Tensor
@@ -93,6 +93,24 @@ def _through_streams(trace: Trace, position: int, layer: int, x: Tensor, leaf: A
     return torch.cat((corrected[:1], corrected[1:] + _frozen(block.ple.out_norm, own["ple.out"])))
 
 
+def _through_gates(trace: Trace, position: int, layer: int, x: Tensor, leaf: Any) -> Tensor:
+    """A layer of several streams (n, C), each of which takes what is added times a constant."""
+    if trace.steps.has("ngram.out", layer):
+        x = x + leaf(f"L{layer}.ngram.out", trace.step("ngram.out", layer)).view(x.shape)
+    for name, weights in (("attn", "write1.weight"), ("ffn", "write2.weight")):
+        own = leaf(f"L{layer}.{name}", trace.step(name, layer))
+        x = x + trace.step(weights, layer)[position][:, None] * own
+    return x
+
+
+def _read(trace: Trace, position: int, x: Tensor) -> Tensor:
+    """The mean of some streams (n, C), each normed by a constant, times constant gates."""
+    norm: Any = trace.model.final_norm.streams
+    scale = (x.detach().square().mean(-1, keepdim=True) + norm.eps).rsqrt()
+    gates = trace.step("final.gate")[position].sigmoid()
+    return (x * scale * (norm.weight * gates).view(x.shape)).mean(0)
+
+
 def _through_hyper(trace: Trace, position: int, layer: int, x: Tensor, leaf: Any) -> Tensor:
     """A layer of hyper-connections, whose streams (n, C) are mixed and written by constants."""
     rounds, eps = trace.config.sinkhorn_rounds, trace.config.hyper_eps
@@ -101,6 +119,19 @@ def _through_hyper(trace: Trace, position: int, layer: int, x: Tensor, leaf: Any
         x = trace.step(f"{half}.mix", layer)[position].view(len(x), len(x)) @ x if rounds else x
         x = x + write[:, None] * leaf(f"L{layer}.{name}", trace.step(name, layer))
     return x
+
+
+def _convolved(trace: Trace, position: int, layer: int, name: str, own: Tensor, leaf: Any) -> Tensor:
+    """What attention or the feed-forward gives, through a convolution: what earlier tokens give of it is a leaf."""
+    if not trace.config.added_conv:
+        return own
+    block: Any = trace.model.blocks[layer]
+    before = "ffn_gain" if name == "ffn" else name
+    gain = block.ffn.gain if trace.config.at(layer).experts else block.ffn_gain
+    own = own * gain.weight if name == "ffn" else own
+    last = getattr(block, f"{name}_conv").weight[:, -1].detach()
+    earlier = trace.step(f"{name}_conv", layer) - trace.step(before, layer) * last
+    return own * last + leaf(f"L{layer}.{name}_conv", earlier)
 
 
 def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[str, Tensor]]:
@@ -114,26 +145,29 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
     def leaf(name: str, value: Tensor) -> Tensor:
         return leaves.setdefault(name, value[position].clone().requires_grad_())
 
-    total = trace.steps.by_name["embed.sum" if trace.config.embed_norm else "embed.out"]
+    total = trace.steps.by_name["embed.sum" if "embed.sum" in trace.steps.by_name else "embed.out"]
     x = torch.stack([leaf(name, trace.step(name)) for name in total.inputs]).sum(0)
-    if trace.config.embed_norm:
+    if total.name == "embed.sum":
         x = _frozen(model.embed.norm, x)
         x = model.embed.projection(x) if trace.config.d_embed else x
     scale, normed = trace.config.residual_scale, trace.config.residual_of == "normed"
     others, several = trace.config.extra_streams, trace.config.extra_streams > 0
-    if trace.config.hyper:
+    gated = trace.config.stream_rank > 0
+    if gated or trace.config.hyper:
         x = x.expand(others + 1, -1)
     elif several:
         x = _of_one_size(x, model.streams.projection(x).view(others, -1))
     for layer, block in enumerate(model.blocks):
         if several:
-            x = (_through_hyper if trace.config.hyper else _through_streams)(trace, position, layer, x, leaf)
+            through = _through_gates if gated else _through_hyper if trace.config.hyper else _through_streams
+            x = through(trace, position, layer, x, leaf)
             continue
         order = trace.config.at(layer).norm_order
         post, added = order == "post", order in ("both", "output")
         for name, norm in (("attn", "norm1"), ("ffn", "norm2")):
             if trace.steps.has(name, layer) and trace.steps.added_in(layer):
                 own = leaf(f"L{layer}.{name}", trace.step(name, layer))
+                own = _convolved(trace, position, layer, name, own, leaf)
                 x = trace.config.kept_scale * _frozen(getattr(block, norm), x) if normed else x
                 x = x + scale * (_frozen(getattr(block, f"{name}_norm"), own) if added else own)
                 x = _frozen(getattr(block, norm), x) if post else x
@@ -148,7 +182,9 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
             gate = (trace.step("side_act", layer) / own)[position].detach()
             x = _frozen(block.side.norm, x + gate * leaf(f"L{layer}.side", own))
         x = x * block.scale.weight if trace.config.layer_scale else x
-    if trace.config.hyper:
+    if gated:
+        x = _read(trace, position, x)
+    elif trace.config.hyper:
         mean = trace.config.streams_averaged
         shares = (
             trace.step("final.read")[position] + trace.config.hyper_eps
@@ -193,16 +229,18 @@ def test_each_part_is_its_vector_times_the_gradient_of_the_direct_path(name: str
         both = sum(one.value for one in found.parts if one.layer == layer and one.kind in fed)
         names = (f"L{layer}.{name}" for name in ("ffn", "ple.out", "laurel.out", "side"))
         fed_by = [leaves[name] for name in names if name in leaves]
+        if (ngrams := f"L{layer}.ngram.out") in leaves:
+            assert part[ngrams] == pytest.approx(_along(leaves[ngrams]), abs=1e-12)
         if fed_by:
             assert both == pytest.approx(sum(map(_along, fed_by)), abs=1e-12)
         if (attention := mixer_of(block)) is None or not trace.steps.added_in(layer):
             continue
         width = trace.config.at(layer).value_width
-        into = trace.steps.at("attn", layer).inputs[0]
+        into = "concat" if trace.config.o_rank else trace.steps.at("attn", layer).inputs[0]
         concat, to = trace.step(into, layer)[position], leaves[f"L{layer}.attn"].grad
         for head in range(trace.config.at(layer).n_heads):
             columns = slice(head * width, (head + 1) * width)
-            own = attention.o.weight[:, columns] @ concat[columns]
+            own = output_matrix(attention)[:, columns] @ concat[columns]
             assert part[f"L{layer}H{head}"] == pytest.approx(float(to @ own), abs=1e-12)
         if attention.o.bias is not None:
             assert part[f"L{layer}.attn bias"] == pytest.approx(float(to @ attention.o.bias), abs=1e-12)

@@ -19,6 +19,7 @@ from tinytf.look.heads.census import SCORES, Census, CensusScores, census, copy_
 from tinytf.look.heads.kinds import LABELS
 from tinytf.look.heads.measures import named, overlap, repeated_tokens
 from tinytf.model.transformer import Transformer
+from tinytf.steps.operations import Sight
 from tinytf.steps.table import table_of
 from tinytf.text.windows import text_windows
 from tinytf.trace.record import record
@@ -87,9 +88,20 @@ def weights_of(model: Transformer, ids: Tensor) -> list[np.ndarray]:
     return [weights[:, None].detach().double().numpy() for weights in found]
 
 
-def of_layers(weights: list[np.ndarray], *given: Any) -> dict[str, np.ndarray]:
+def keys_of(config: ModelConfig, query: int, tokens: int) -> range:
+    """As many keys as a query of a layer may look at."""
+    first = query // config.chunk * config.chunk if config.chunk else 0
+    first = max(first, query + 1 - config.window) if config.window else first
+    last = query + 1 if config.causal else min(tokens, query + (config.window or tokens))
+    unseen = config.index_block - 1 - query % config.index_block if config.index_by_head else 0  # of the nearest block
+    chosen = Sight.of(config).chosen
+    return range(first, last)[: chosen - unseen if chosen else None]
+
+
+def of_layers(weights: list[np.ndarray], config: ModelConfig, *given: Any) -> dict[str, np.ndarray]:
     """Every score of (layers, H), NaN for heads that a layer lacks."""
-    each, most = [by_numpy(one, *given) for one in weights], max(one.shape[2] for one in weights)
+    layers, most = table_of(config).attention_layers, max(one.shape[2] for one in weights)
+    each = [by_numpy(one, config.at(layer), *given) for layer, one in zip(layers, weights, strict=True)]
 
     def wide(row: np.ndarray) -> np.ndarray:
         return np.pad(row.astype(float), ((0, 0), (0, most - row.shape[1])), constant_values=np.nan)
@@ -101,11 +113,7 @@ def by_numpy(weights: np.ndarray, config: ModelConfig, copies: tuple[int, int] |
     """Every score of (layers, H) from weights (B, layers, H, T, T), query by query."""
     tokens = weights.shape[-1]
 
-    def visible(query: int) -> range:
-        first = max(0, query + 1 - config.window) if config.window else 0
-        return range(first, query + 1 if config.causal else tokens)[: config.index_keys or None]
-
-    many = [query for query in range(tokens) if len(visible(query)) > 1]
+    many = [query for query in range(tokens) if len(keys_of(config, query, tokens)) > 1]
     shares = weights / weights.sum(axis=-1, keepdims=True)
     nats = -np.sum(shares * np.log(np.maximum(shares, 1e-300)), axis=-1)  # (B, layers, H, T)
     roots = np.sqrt(shares)
@@ -124,7 +132,9 @@ def by_numpy(weights: np.ndarray, config: ModelConfig, copies: tuple[int, int] |
         "first": np.mean([weights[..., query, 0] for query in range(1, tokens)], axis=0),
         "self": np.mean([weights[..., query, query] for query in range(tokens)], axis=0),
         "entropy": nats.mean(axis=-1),
-        "entropy_share": np.mean([nats[..., query] / math.log(len(visible(query))) for query in many], axis=0),
+        "entropy_share": np.mean(
+            [nats[..., query] / math.log(len(keys_of(config, query, tokens))) for query in many], axis=0
+        ),
         "distance": np.sum(weights * where, axis=-1).mean(axis=-1),
         "agreement": np.mean(alike, axis=1).transpose(1, 2, 0),
     }

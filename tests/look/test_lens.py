@@ -136,6 +136,17 @@ _ACTIVATION = {
 }
 
 
+def _gated(model: Any, x: Array) -> Array:
+    """The mean of several streams (T, n·C), each normed, and each number gated by all through a narrow layer."""
+    own, count = model.final_norm, model.config.extra_streams + 1
+    streams = np.stack(np.split(x, count, axis=-1), axis=-2)
+    sizes = np.sqrt((streams**2).mean(-1, keepdims=True) + model.config.norm_eps)
+    normed = (streams / sizes).reshape(x.shape) * own.streams.weight.double().numpy()
+    low = _ACTIVATION["silu"](normed @ own.low.weight.double().numpy().T / count)
+    gated = normed / (1 + np.exp(-low @ own.gate.weight.double().numpy().T))
+    return np.mean(np.split(gated, count, axis=-1), axis=0)
+
+
 def _merged(model: Any, x: Array) -> Array:
     """The mean of several streams (T, n·C): the first, and the others projected and scaled to its size."""
     first, *others = np.split(x, model.config.extra_streams + 1, axis=-1)
@@ -159,7 +170,9 @@ def _weighed(model: Any, x: Array) -> Array:
 
 def _numpy_logits(model: Any, x: Array) -> Array:
     """Final norm and head in float64 numpy."""
-    if model.config.extra_streams:
+    if model.config.stream_rank:
+        x = _gated(model, x)
+    elif model.config.extra_streams:
         x = _norm(_merged(model, x), model.final_norm.norm)
     elif model.config.final_norm:
         x = _norm(x, model.final_norm)
@@ -184,7 +197,7 @@ def _states(model: Any) -> dict[str, Array]:
     def gave(name: str) -> Any:
         return lambda module, args, result: kept.__setitem__(name, result[0].double().numpy())
 
-    normed = model.config.embed_norm and not model.config.d_embed
+    normed = model.config.embed_norm and not (model.config.d_embed or model.config.positions_unnormed)
     several = model.config.extra_streams > 0
     name = "streams.out" if several else "embed.norm" if normed else "embed.out"
     hooks = [model.streams.register_forward_hook(gave(name))]

@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
-from architectures import KINDS, asked, config_of, encoding_of, lively, mixer_of
+from architectures import KINDS, asked, config_of, encoding_of, lively, mixer_of, output_matrix
 from caught_gradients import HEADS, IDS, model_of
 from numpy.typing import NDArray
 from torch import Tensor
@@ -79,7 +79,8 @@ def test_the_weights_of_the_drawing_make_its_steps(name: str) -> None:
     for step in steps:
         for weight in step.weights:
             if isinstance(step.step.operation, ShortConv) and len(weight.shape) == 2:
-                assert weight.shape == (step.shape[0] * step.shape[-1], trace.config.at(0).conv_width)
+                heads = step.shape[0] if step.step.has_heads else 1
+                assert weight.shape == (heads * step.shape[-1], step.step.operation.width)
             elif isinstance(step.step.operation, Scan) and len(weight.shape) == 2:
                 assert weight.shape == (step.shape[0] * step.shape[-1], trace.config.at(0).d_head)
             elif len(weight.shape) >= 2 and weight.name != "bias" and step.inputs and not step.step.is_map:
@@ -132,17 +133,18 @@ def test_a_head_adds_what_is_missing_of_attention_without_it(name: str) -> None:
     trace = traced(name)
     (place,) = rows = (6,)
     one = seen(trace, *rows).layers[0]
-    output = mixer_of(trace.model.blocks[0]).o
-    concat = trace.step(trace.steps.at("attn", 0).inputs[0], 0)[place]
+    matrix = output_matrix(mixer_of(trace.model.blocks[0]))
+    concat = trace.step("concat" if trace.config.o_rank else trace.steps.at("attn", 0).inputs[0], 0)[place]
     width = trace.config.at(0).value_width
     assert len(one.heads) == trace.config.at(0).n_heads
+    (attention,) = (added for added in one.added if added.step == "attn")
     for head, share in enumerate(one.heads):
         without = concat.clone()
         without[head * width : (head + 1) * width] = 0
         with torch.no_grad():
-            missing: Tensor = output(concat) - output(without)
+            missing: Tensor = matrix @ (concat - without)
         whole = trace.step("attn", 0)[place]
-        assert share == pytest.approx(float(missing.norm() / whole.norm()) * one.added[0].share, rel=1e-5)
+        assert share == pytest.approx(float(missing.norm() / whole.norm()) * attention.share, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", READ)

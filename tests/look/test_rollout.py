@@ -48,6 +48,10 @@ def test_rollout_is_the_product_of_the_maps(kind: str, heads: str) -> None:
         with pytest.raises(UsageError, match="no attention weights"):
             rollout(trace, heads=heads)
         return
+    if any(block.mixer.blocks.block_size for block in trace.config.blocks):
+        with pytest.raises(UsageError, match="also look at blocks of tokens"):
+            rollout(trace, heads=heads)
+        return
     maps = maps_by_numpy(trace, heads)
     for layer in range(3):
         found = rollout(trace, heads=heads, layer=layer)

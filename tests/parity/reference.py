@@ -18,8 +18,8 @@ from tinytf.model.transformer import Transformer
 
 V, C, N, H, F, T = 41, 24, 3, 4, 40, 32
 _ENDS: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
-_GPT2: dict[str, Any] = {"vocab_size": V, "n_embd": C, "n_layer": N, "n_head": H, "n_positions": T, **_ENDS}
-_BERT: dict[str, Any] = {
+GPT2: dict[str, Any] = {"vocab_size": V, "n_embd": C, "n_layer": N, "n_head": H, "n_positions": T, **_ENDS}
+BERT: dict[str, Any] = {
     "vocab_size": V,
     "hidden_size": C,
     "num_hidden_layers": N,
@@ -27,7 +27,7 @@ _BERT: dict[str, Any] = {
     "intermediate_size": F,
     "max_position_embeddings": T,
 }
-_ROBERTA: dict[str, Any] = {**_BERT, **_ENDS, "eos_token_id": 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+_ROBERTA: dict[str, Any] = {**BERT, **_ENDS, "eos_token_id": 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 _DISTILBERT: dict[str, Any] = {
     "vocab_size": V,
     "dim": C,
@@ -36,7 +36,7 @@ _DISTILBERT: dict[str, Any] = {
     "hidden_dim": F,
     "max_position_embeddings": T,
 }
-_LLAMA: dict[str, Any] = {**_BERT, **_ENDS, "num_key_value_heads": 2, "rms_norm_eps": 3e-5}
+_LLAMA: dict[str, Any] = {**BERT, **_ENDS, "num_key_value_heads": 2, "rms_norm_eps": 3e-5}
 _PART = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.67}
 _SECTIONS = {"rope_type": "default", "rope_theta": 400.0, "mrope_section": [1, 1, 1]}
 _LLAMA3 = {
@@ -52,11 +52,11 @@ _EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size":
 
 
 def _ctrl(kind: str, **settings: Any) -> nn.Module:
-    return getattr(transformers, kind)(transformers.CTRLConfig(**{**_GPT2, "dff": F, **settings}))
+    return getattr(transformers, kind)(transformers.CTRLConfig(**{**GPT2, "dff": F, **settings}))
 
 
 def _bert(kind: str, **settings: Any) -> nn.Module:
-    return getattr(transformers, kind)(transformers.BertConfig(**_BERT, **settings))
+    return getattr(transformers, kind)(transformers.BertConfig(**BERT, **settings))
 
 
 _LABELS = {"id2label": {0: "no", 1: "perhaps", 2: "yes"}, "label2id": {"no": 0, "perhaps": 1, "yes": 2}}
@@ -80,7 +80,7 @@ def _classes(family: str, task: str, sizes: dict[str, Any], **settings: Any) -> 
 
 
 def _bert_generation(**settings: Any) -> nn.Module:
-    return transformers.BertGenerationDecoder(transformers.BertGenerationConfig(**_BERT, **settings))
+    return transformers.BertGenerationDecoder(transformers.BertGenerationConfig(**BERT, **settings))
 
 
 def _xlm(family: str, **settings: Any) -> nn.Module:
@@ -90,16 +90,16 @@ def _xlm(family: str, **settings: Any) -> nn.Module:
 
 
 def _electra(kind: str, **settings: Any) -> nn.Module:
-    return getattr(transformers, kind)(transformers.ElectraConfig(**{**_BERT, **settings}))
+    return getattr(transformers, kind)(transformers.ElectraConfig(**{**BERT, **settings}))
 
 
 def _albert(kind: str, **settings: Any) -> nn.Module:
-    return getattr(transformers, kind)(transformers.AlbertConfig(**{**_BERT, "embedding_size": 10, **settings}))
+    return getattr(transformers, kind)(transformers.AlbertConfig(**{**BERT, "embedding_size": 10, **settings}))
 
 
 def _modernbert(kind: str, **settings: Any) -> nn.Module:
     ids = dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id"), 0)
-    given = {**_BERT, **_ENDS, **ids, "num_hidden_layers": 4, "local_attention": 6, **settings}
+    given = {**BERT, **_ENDS, **ids, "num_hidden_layers": 4, "local_attention": 6, **settings}
     return getattr(transformers, f"ModernBert{kind}")(transformers.ModernBertConfig(**given))
 
 
@@ -115,17 +115,17 @@ _V3 = {
 
 
 def _deberta(kind: str, **settings: Any) -> nn.Module:
-    return getattr(transformers, f"DebertaV2{kind}")(transformers.DebertaV2Config(**{**_BERT, **settings}))
+    return getattr(transformers, f"DebertaV2{kind}")(transformers.DebertaV2Config(**{**BERT, **settings}))
 
 
 def _squeezebert(kind: str, **settings: Any) -> nn.Module:
-    config = transformers.SqueezeBertConfig(**{**_BERT, "embedding_size": C, **settings})
+    config = transformers.SqueezeBertConfig(**{**BERT, "embedding_size": C, **settings})
     return getattr(transformers, f"SqueezeBert{kind}")(config)
 
 
 def _roformer(**settings: Any) -> nn.Module:
     """Its sines and cosines are made a buffer, which the tests do not fill with other numbers."""
-    model = transformers.RoFormerForMaskedLM(transformers.RoFormerConfig(**_BERT, **settings))
+    model = transformers.RoFormerForMaskedLM(transformers.RoFormerConfig(**BERT, **settings))
     table = model.roformer.encoder.embed_positions
     waves = table.weight.data
     del table.weight
@@ -134,7 +134,7 @@ def _roformer(**settings: Any) -> nn.Module:
 
 
 def _gpt2(kind: str = "GPT2LMHeadModel", **settings: Any) -> nn.Module:
-    return getattr(transformers, kind)(transformers.GPT2Config(**{**_GPT2, **settings}))
+    return getattr(transformers, kind)(transformers.GPT2Config(**{**GPT2, **settings}))
 
 
 def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Module:
@@ -144,7 +144,9 @@ def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Modu
     model = getattr(transformers, f"{name}{kind}")(config)
     generator = torch.Generator().manual_seed(2)
     for name, buffer in model.named_buffers():
-        if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
+        if name.endswith("tid2eid"):
+            buffer.copy_(torch.stack([torch.randperm(5, generator=generator)[:2] for _ in buffer]))
+        if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar", "rotary_emb.alpha")):
             buffer.copy_(name.endswith("scalar") + 0.3 * torch.randn(buffer.shape, generator=generator))
     return model
 
@@ -159,6 +161,24 @@ _DELTA: dict[str, Any] = {
     "linear_conv_kernel_dim": 3,
 }
 """Gated delta rules around a layer of attention."""
+
+
+def _inkling(**settings: Any) -> nn.Module:
+    given = {
+        "head_dim": 8,
+        "swa_num_attention_heads": 6,
+        "swa_num_key_value_heads": 3,
+        "swa_head_dim": 4,
+        "sliding_window_size": 4,
+        "d_rel": 3,
+        "rel_extent": 6,
+        "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding"],
+        "moe_intermediate_size": 16,
+        "n_routed_experts": 5,
+        "num_experts_per_tok": 2,
+        "route_scale": 1.5,
+    }
+    return _decoder("InklingText", **{**given, **settings})
 
 
 def _qwen4(**settings: Any) -> nn.Module:
@@ -294,27 +314,27 @@ def _granite4(**settings: Any) -> nn.Module:
 
 
 def _opt(**settings: Any) -> nn.Module:
-    return transformers.OPTForCausalLM(transformers.OPTConfig(**{**_BERT, "ffn_dim": F, **settings}))
+    return transformers.OPTForCausalLM(transformers.OPTConfig(**{**BERT, "ffn_dim": F, **settings}))
 
 
 def _neo(**settings: Any) -> nn.Module:
     kinds = {"attention_types": [[["global", "local"], 1], [["global"], 1]], "window_size": 4}
-    given = {**_BERT, **_ENDS, **kinds, "intermediate_size": None, **settings}
+    given = {**BERT, **_ENDS, **kinds, "intermediate_size": None, **settings}
     return transformers.GPTNeoForCausalLM(transformers.GPTNeoConfig(**given))
 
 
 def _neox(**settings: Any) -> nn.Module:
     rope = {"rope_type": "default", "rope_theta": 900.0, "partial_rotary_factor": 0.5}
-    given = {**_BERT, **_ENDS, "hidden_size": 32, "rope_parameters": rope, **settings}
+    given = {**BERT, **_ENDS, "hidden_size": 32, "rope_parameters": rope, **settings}
     return transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**given))
 
 
 def _gptj(**settings: Any) -> nn.Module:
-    return transformers.GPTJForCausalLM(transformers.GPTJConfig(**{**_GPT2, **settings}))
+    return transformers.GPTJForCausalLM(transformers.GPTJConfig(**{**GPT2, **settings}))
 
 
 def _codegen(**settings: Any) -> nn.Module:
-    return transformers.CodeGenForCausalLM(transformers.CodeGenConfig(**{**_GPT2, **settings}))
+    return transformers.CodeGenForCausalLM(transformers.CodeGenConfig(**{**GPT2, **settings}))
 
 
 def _bloom(**settings: Any) -> nn.Module:
@@ -331,7 +351,7 @@ def _mpt(*, n_heads: int = H, tie_word_embeddings: bool = True, **attention: Any
 def _falcon(**settings: Any) -> nn.Module:
     # eager from the start, since it cannot be switched later; with ALiBi that adds the bias twice
     kind = "sdpa" if settings.get("alibi") else "eager"
-    config = transformers.FalconConfig(**{**_BERT, **_ENDS, **settings}, attn_implementation=kind)
+    config = transformers.FalconConfig(**{**BERT, **_ENDS, **settings}, attn_implementation=kind)
     return transformers.FalconForCausalLM(config)
 
 
@@ -373,6 +393,30 @@ _INDEXED: dict[str, Any] = {**_OF_LATENT, **_ROUTED, "index_head_dim": 8, "index
 
 _HYPER: dict[str, Any] = {**_INDEXED, "hc_mult": 3, "swiglu_limit": 0.8, "pad_token_id": 0}
 """Several streams, and gates that are clamped."""
+
+
+_BLOCKS: dict[str, Any] = {
+    "num_key_value_heads": 1,
+    "head_dim": 10,
+    "q_lora_rank": 9,
+    "qk_rope_head_dim": 4,
+    "o_groups": 2,
+    "o_lora_rank": 5,
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 5,
+    "num_experts_per_tok": 2,
+    "index_n_heads": 9,
+    "index_head_dim": 8,
+    "index_topk": 2,
+    "sliding_window": 4,
+    "hc_mult": 3,
+    "hc_sinkhorn_iters": 3,
+    "swiglu_limit": 0.8,
+    "layer_types": ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+    "mlp_layer_types": ["hash_moe", "moe", "moe"],
+    "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 3},
+}
+"""Small blocks of both kinds beside a window, and experts by the id of a token in the first layer."""
 
 
 def _dbrx(**attention: Any) -> nn.Module:
@@ -596,6 +640,8 @@ def _facing(kind: Any) -> Any:
             if "encoder_outputs" in settings or "decoder_input_ids" in settings:
                 return super().forward(input_ids, attention_mask, **settings)
             settings.pop("position_ids", None)
+            if "token_type_ids" in settings:
+                settings["decoder_token_type_ids"] = settings.pop("token_type_ids")
             if (labels := settings.pop("labels", None)) is not None:
                 settings["labels"] = torch.cat((labels[:, 1:], torch.full_like(labels[:, :1], -100)), dim=1)
             source = torch.tensor([SOURCE]).expand(len(input_ids), -1)
@@ -612,7 +658,7 @@ def _facing(kind: Any) -> Any:
     return Facing
 
 
-_T5: dict[str, Any] = {
+T5: dict[str, Any] = {
     "vocab_size": V,
     "d_model": C,
     "d_kv": 5,
@@ -625,7 +671,7 @@ _T5: dict[str, Any] = {
     "decoder_start_token_id": 0,
     "pad_token_id": 0,
 }
-_BART: dict[str, Any] = {
+BART: dict[str, Any] = {
     "vocab_size": V,
     "d_model": C,
     "encoder_layers": 2,
@@ -655,7 +701,7 @@ def _fsmt(**settings: Any) -> nn.Module:
     """Theirs, which leaves out the causal mask where it fills a cache, and that of the prompt of ``generate``."""
     kind = transformers.models.fsmt.modeling_fsmt.FSMTDecoder
     kind.forward = _seeing_the_past(getattr(kind.forward, "theirs", kind.forward))
-    sizes = {key: value for key, value in _BART.items() if key != "vocab_size"}
+    sizes = {key: value for key, value in BART.items() if key != "vocab_size"}
     model = _two_stacks("FSMT", src_vocab_size=V + 3, tgt_vocab_size=V, **sizes, **settings)
     model.get_encoder().config = model.config
     model.config.use_cache = model.generation_config.use_cache = False
@@ -676,7 +722,7 @@ def _seeing_the_past(theirs: Callable[..., Any]) -> Callable[..., Any]:
 def _nllb_moe(**settings: Any) -> nn.Module:
     """Theirs as in transformers 4: in 5.23 a mask of the chosen experts is read as their numbers."""
     transformers.models.nllb_moe.modeling_nllb_moe.NllbMoeExperts.forward = _by_chosen
-    return _two_stacks("NllbMoe", **_BART, num_experts=3, encoder_sparse_step=2, decoder_sparse_step=2, **settings)
+    return _two_stacks("NllbMoe", **BART, num_experts=3, encoder_sparse_step=2, decoder_sparse_step=2, **settings)
 
 
 def _by_chosen(self: Any, states: Tensor, first: Tensor, shares: Tensor) -> Tensor:
@@ -684,28 +730,66 @@ def _by_chosen(self: Any, states: Tensor, first: Tensor, shares: Tensor) -> Tens
     return sum(shares[:, n, None] * self[f"expert_{n}"](states) * kept for n in range(self.num_experts))
 
 
+def _pair_of(encoder: tuple[str, dict[str, Any]], decoder: tuple[str, dict[str, Any]]) -> nn.Module:
+    """The encoder of one family and the decoder of another."""
+    sides = [getattr(transformers, f"{name}Config")(**sizes) for name, sizes in (encoder, decoder)]
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(
+        *sides, decoder_start_token_id=2, pad_token_id=1
+    )
+    model = class_named("EncoderDecoderModel")(config)
+    model.size = 1.2
+    return model
+
+
 TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
-    "t5": lambda: _two_stacks("T5", **_T5),
-    "t5 1.1": lambda: _two_stacks("T5", **_T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
-    "mt5": lambda: _two_stacks("MT5", **_T5, feed_forward_proj="gated-gelu"),
-    "umt5": lambda: _two_stacks("UMT5", **_T5, feed_forward_proj="gated-silu"),
-    "longt5": lambda: _two_stacks("LongT5", **_T5, local_radius=3),
+    "t5": lambda: _two_stacks("T5", **T5),
+    "t5 1.1": lambda: _two_stacks("T5", **T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    "mt5": lambda: _two_stacks("MT5", **T5, feed_forward_proj="gated-gelu"),
+    "umt5": lambda: _two_stacks("UMT5", **T5, feed_forward_proj="gated-silu"),
+    "longt5": lambda: _two_stacks("LongT5", **T5, local_radius=3),
     "t5gemma": _t5gemma,
-    "bart": lambda: _two_stacks("Bart", **_BART),
-    "mbart": lambda: _two_stacks("MBart", **_BART),
-    "mvp": lambda: _two_stacks("Mvp", **_BART),
-    "plbart": lambda: _two_stacks("PLBart", **_BART),
-    "blenderbot": lambda: _two_stacks("Blenderbot", **_BART),
-    "blenderbot-small": lambda: _two_stacks("BlenderbotSmall", **_BART),
-    "pegasus": lambda: _two_stacks("Pegasus", **_BART),
-    "marian": lambda: _two_stacks("Marian", "MTModel", **{**_BART, "decoder_start_token_id": 1}),
-    "m2m-100": lambda: _two_stacks("M2M100", **_BART),
+    "bart": lambda: _two_stacks("Bart", **BART),
+    "mbart": lambda: _two_stacks("MBart", **BART),
+    "mvp": lambda: _two_stacks("Mvp", **BART),
+    "plbart": lambda: _two_stacks("PLBart", **BART),
+    "blenderbot": lambda: _two_stacks("Blenderbot", **BART),
+    "blenderbot-small": lambda: _two_stacks("BlenderbotSmall", **BART),
+    "pegasus": lambda: _two_stacks("Pegasus", **BART),
+    "marian": lambda: _two_stacks("Marian", "MTModel", **{**BART, "decoder_start_token_id": 1}),
+    "m2m-100": lambda: _two_stacks("M2M100", **BART),
     "nllb-moe": lambda: _nllb_moe(),
     "nllb-moe, biased router": lambda: _nllb_moe(router_bias=True, moe_token_dropout=0.0),
     "fsmt": lambda: _fsmt(),
+    "bert to bert": lambda: _pair_of(("Bert", {**BERT, "num_hidden_layers": 2}), ("Bert", BERT)),
+    "roberta to roberta": lambda: _pair_of(("Roberta", _ROBERTA), ("Roberta", _ROBERTA)),
+    "bert to gpt-2": lambda: _pair_of(("Bert", BERT), ("GPT2", GPT2)),
+    "albert to bert": lambda: _pair_of(("Albert", {**BERT, "embedding_size": 10}), ("Bert", BERT)),
+    "distilbert to bert-generation": lambda: _pair_of(("DistilBert", _DISTILBERT), ("BertGeneration", BERT)),
 }
 
 
+_M3: dict[str, Any] = {
+    "head_dim": 8,
+    "intermediate_size": 16,
+    "dense_intermediate_size": F,
+    "shared_intermediate_size": 20,
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "pad_token_id": 0,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.5},
+    "layer_types": ["minimax_m3_sparse", "full_attention", "minimax_m3_sparse"],
+    "mlp_layer_types": _DENSE_BETWEEN,
+    "index_n_heads": 2,
+    "index_head_dim": 6,
+    "index_block_size": 3,
+    "index_topk_blocks": 2,
+}
+_LARGE4: dict[str, Any] = {
+    **{key: value for key, value in _INDEXED.items() if key not in ("q_lora_rank", "rope_theta")},
+    "n_routed_experts": 6,
+    "pad_token_id": 0,
+    "rope_parameters": {**_YARN, "mscale": 0.7, "mscale_all_dim": 1.1},
+}
 _STEP: dict[str, Any] = {
     "head_dim": 8,
     "n_routed_experts": 5,
@@ -725,21 +809,21 @@ _STEP: dict[str, Any] = {
 }
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
     **TWO_STACKS,
-    "t5, its encoder": lambda: transformers.T5EncoderModel(transformers.T5Config(**_T5)),
-    "umt5, its encoder": lambda: transformers.UMT5EncoderModel(transformers.UMT5Config(**_T5)),
+    "t5, its encoder": lambda: transformers.T5EncoderModel(transformers.T5Config(**T5)),
+    "umt5, its encoder": lambda: transformers.UMT5EncoderModel(transformers.UMT5Config(**T5)),
     "gpt2": lambda: _gpt2(n_inner=F, layer_norm_epsilon=1e-4),
     "gpt2, inner width left out": lambda: _gpt2(activation_function="gelu"),
     "gpt2, untied": lambda: _gpt2(tie_word_embeddings=False, activation_function="relu"),
     "gpt2, scores divided by layer": lambda: _gpt2(scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False),
-    "starcoder": lambda: transformers.GPTBigCodeForCausalLM(transformers.GPTBigCodeConfig(**_GPT2, n_inner=F)),
+    "starcoder": lambda: transformers.GPTBigCodeForCausalLM(transformers.GPTBigCodeConfig(**GPT2, n_inner=F)),
     "starcoder, no heads shared": lambda: transformers.GPTBigCodeForCausalLM(
-        transformers.GPTBigCodeConfig(**_GPT2, multi_query=False, activation_function="relu", layer_norm_epsilon=1e-3)
+        transformers.GPTBigCodeConfig(**GPT2, multi_query=False, activation_function="relu", layer_norm_epsilon=1e-3)
     ),
     "gpt-neo": lambda: _neo(),
     "gpt-neo, windows everywhere and untied": lambda: _neo(
         attention_types=[[["local"], N]], tie_word_embeddings=False, intermediate_size=F, window_size=3
     ),
-    "gpt-1": lambda: transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**_GPT2)),
+    "gpt-1": lambda: transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**GPT2)),
     "opt": lambda: _opt(enable_bias=False, activation_function="gelu"),
     "opt 350m": lambda: _opt(do_layer_norm_before=False, word_embed_proj_dim=10),
     "opt, narrow and normed without gains": lambda: _opt(
@@ -753,16 +837,16 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "ctrl": lambda: _ctrl("CTRLLMHeadModel"),
     "ctrl, an untied head": lambda: _ctrl("CTRLLMHeadModel", tie_word_embeddings=False),
     "ctrl with classes": lambda: _ctrl("CTRLForSequenceClassification", pad_token_id=1, **_LABELS),
-    "biogpt": lambda: transformers.BioGptForCausalLM(transformers.BioGptConfig(**_BERT, hidden_act="relu")),
+    "biogpt": lambda: transformers.BioGptForCausalLM(transformers.BioGptConfig(**BERT, hidden_act="relu")),
     "bert with a masked head": lambda: _bert("BertForMaskedLM", hidden_act="relu", layer_norm_eps=1e-3),
     "bert with an untied head": lambda: _bert("BertForMaskedLM", tie_word_embeddings=False),
-    "bert with classes": lambda: _classes("Bert", "SequenceClassification", _BERT, **_LABELS),
-    "bert with classes of tokens": lambda: _classes("Bert", "TokenClassification", _BERT, **_LABELS),
-    "bert with a question head": lambda: _classes("Bert", "QuestionAnswering", _BERT),
+    "bert with classes": lambda: _classes("Bert", "SequenceClassification", BERT, **_LABELS),
+    "bert with classes of tokens": lambda: _classes("Bert", "TokenClassification", BERT, **_LABELS),
+    "bert with a question head": lambda: _classes("Bert", "QuestionAnswering", BERT),
     "roberta with several classes": lambda: _classes("Roberta", "SequenceClassification", _ROBERTA, **_SEVERAL),
     "distilbert with a number": lambda: _classes("DistilBert", "SequenceClassification", _DISTILBERT, num_labels=1),
     "llama with classes": lambda: _classes("Llama", "SequenceClassification", _LLAMA, pad_token_id=1, **_LABELS),
-    "gpt2 with classes of tokens": lambda: _classes("GPT2", "TokenClassification", _GPT2, **_LABELS),
+    "gpt2 with classes of tokens": lambda: _classes("GPT2", "TokenClassification", GPT2, **_LABELS),
     "modernbert": lambda: _modernbert("ForMaskedLM", norm_eps=1e-3),
     "modernbert, biases everywhere and local first": lambda: _modernbert(
         "ForMaskedLM",
@@ -786,7 +870,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "decoder modernbert": lambda: _classes(
         "ModernBertDecoder",
         "CausalLM",
-        _BERT,
+        BERT,
         **_ENDS,
         **dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id"), 0),
         local_attention=8,
@@ -794,13 +878,13 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         classifier_activation="silu",
     ),
     "causal bert-generation": lambda: _bert_generation(is_decoder=True, tie_word_embeddings=False),
-    "nomicbert": lambda: _classes("NomicBert", "MaskedLM", _BERT, hidden_act="gelu", layer_norm_eps=1e-3),
-    "nomicbert, stretched by yarn": lambda: _classes("NomicBert", "MaskedLM", _BERT, rope_parameters=_YARN),
-    "nomicbert with classes": lambda: _classes("NomicBert", "SequenceClassification", _BERT, **_LABELS),
-    "roberta of jina": lambda: _classes("JinaEmbeddingsV3", "MaskedLM", _BERT, type_vocab_size=2, hidden_act="relu"),
-    "roberta of jina with classes": lambda: _classes("JinaEmbeddingsV3", "SequenceClassification", _BERT, **_LABELS),
-    "bert of gte": lambda: _classes("Gte", "MaskedLM", _BERT, type_vocab_size=0, hidden_act="silu"),
-    "bert of gte with classes": lambda: _classes("Gte", "SequenceClassification", _BERT, **_LABELS),
+    "nomicbert": lambda: _classes("NomicBert", "MaskedLM", BERT, hidden_act="gelu", layer_norm_eps=1e-3),
+    "nomicbert, stretched by yarn": lambda: _classes("NomicBert", "MaskedLM", BERT, rope_parameters=_YARN),
+    "nomicbert with classes": lambda: _classes("NomicBert", "SequenceClassification", BERT, **_LABELS),
+    "roberta of jina": lambda: _classes("JinaEmbeddingsV3", "MaskedLM", BERT, type_vocab_size=2, hidden_act="relu"),
+    "roberta of jina with classes": lambda: _classes("JinaEmbeddingsV3", "SequenceClassification", BERT, **_LABELS),
+    "bert of gte": lambda: _classes("Gte", "MaskedLM", BERT, type_vocab_size=0, hidden_act="silu"),
+    "bert of gte with classes": lambda: _classes("Gte", "SequenceClassification", BERT, **_LABELS),
     "bert of xlm": lambda: _xlm("XLM", gelu_activation=False, layer_norm_eps=1e-3),
     "bert of flaubert": lambda: _xlm("Flaubert", tie_word_embeddings=False),
     "bert of xlnet": lambda: _xlnet("LMHeadModel", ff_activation="relu", layer_norm_eps=1e-3),
@@ -815,13 +899,13 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "electra that finds replaced tokens": lambda: _electra("ElectraForPreTraining", embedding_size=10),
     "bert of many languages, rembert": lambda: _classes(
-        "RemBert", "MaskedLM", _BERT, input_embedding_size=10, output_embedding_size=14, hidden_act="relu"
+        "RemBert", "MaskedLM", BERT, input_embedding_size=10, output_embedding_size=14, hidden_act="relu"
     ),
     "bert of many languages, rembert with classes": lambda: _classes(
-        "RemBert", "SequenceClassification", _BERT, **_LABELS, input_embedding_size=10
+        "RemBert", "SequenceClassification", BERT, **_LABELS, input_embedding_size=10
     ),
-    "electra with classes": lambda: _classes("Electra", "SequenceClassification", _BERT, **_LABELS, embedding_size=16),
-    "albert with a question head": lambda: _classes("Albert", "QuestionAnswering", _BERT, embedding_size=16),
+    "electra with classes": lambda: _classes("Electra", "SequenceClassification", BERT, **_LABELS, embedding_size=16),
+    "albert with a question head": lambda: _classes("Albert", "QuestionAnswering", BERT, embedding_size=16),
     "bert with a pooler": lambda: _bert("BertModel", hidden_act="gelu_new"),
     "roberta": lambda: transformers.RobertaForMaskedLM(transformers.RobertaConfig(**_ROBERTA, hidden_act="silu")),
     "roberta with a pooler": lambda: transformers.RobertaModel(transformers.RobertaConfig(**_ROBERTA, pad_token_id=1)),
@@ -837,27 +921,27 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "roberta of whole numbers, before they are": lambda: transformers.IBertForMaskedLM(
         transformers.IBertConfig(**_ROBERTA)
     ),
-    "ernie": lambda: transformers.ErnieForMaskedLM(transformers.ErnieConfig(**_BERT)),
-    "bert of splinter": lambda: transformers.SplinterModel(transformers.SplinterConfig(**_BERT, hidden_act="relu")),
-    "bert of images": lambda: transformers.VisualBertModel(transformers.VisualBertConfig(**_BERT)),
+    "ernie": lambda: transformers.ErnieForMaskedLM(transformers.ErnieConfig(**BERT)),
+    "bert of splinter": lambda: transformers.SplinterModel(transformers.SplinterConfig(**BERT, hidden_act="relu")),
+    "bert of images": lambda: transformers.VisualBertModel(transformers.VisualBertConfig(**BERT)),
     "roberta of entities": lambda: _classes("Luke", "MaskedLM", _ROBERTA, entity_vocab_size=11, entity_emb_size=10),
     "data2vec": lambda: transformers.Data2VecTextForMaskedLM(transformers.Data2VecTextConfig(**_ROBERTA)),
     "roberta with norms before": lambda: transformers.RobertaPreLayerNormForMaskedLM(
         transformers.RobertaPreLayerNormConfig(**_ROBERTA, hidden_act="relu")
     ),
     "xlm-roberta-xl": lambda: transformers.XLMRobertaXLForMaskedLM(transformers.XLMRobertaXLConfig(**_ROBERTA)),
-    "megatron-bert": lambda: transformers.MegatronBertForMaskedLM(transformers.MegatronBertConfig(**_BERT)),
+    "megatron-bert": lambda: transformers.MegatronBertForMaskedLM(transformers.MegatronBertConfig(**BERT)),
     "roformer": lambda: _roformer(embedding_size=10),
-    "esm": lambda: _classes("Esm", "MaskedLM", _BERT, **_ESM, emb_layer_norm_before=True),
+    "esm": lambda: _classes("Esm", "MaskedLM", BERT, **_ESM, emb_layer_norm_before=True),
     "esm, learned positions": lambda: _classes(
         "Esm",
         "MaskedLM",
-        _BERT,
+        BERT,
         **{**_ESM, "position_embedding_type": "absolute", "token_dropout": False},
         tie_word_embeddings=False,
     ),
-    "esm with classes": lambda: _classes("Esm", "SequenceClassification", _BERT, **_ESM, **_LABELS),
-    "esm with classes of tokens": lambda: _classes("Esm", "TokenClassification", _BERT, **_ESM, **_LABELS),
+    "esm with classes": lambda: _classes("Esm", "SequenceClassification", BERT, **_ESM, **_LABELS),
+    "esm with classes of tokens": lambda: _classes("Esm", "TokenClassification", BERT, **_ESM, **_LABELS),
     "deberta v3": lambda: _deberta("ForMaskedLM", **_V3, legacy=False),
     "deberta v3 with classes": lambda: _deberta("ForSequenceClassification", **_V3, **_LABELS),
     "deberta v3 with a question head": lambda: _deberta("ForQuestionAnswering", **{**_V3, "pos_att_type": ["c2p"]}),
@@ -880,12 +964,12 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         "Model", relative_attention=False, conv_kernel_size=1, conv_act="relu", num_hidden_layers=1
     ),
     "deberta, keys without biases": lambda: _classes(
-        "Deberta", "MaskedLM", _BERT, relative_attention=True, pos_att_type=["c2p", "p2c"], max_relative_positions=7
+        "Deberta", "MaskedLM", BERT, relative_attention=True, pos_att_type=["c2p", "p2c"], max_relative_positions=7
     ),
     "deberta with classes, position to content alone": lambda: _classes(
         "Deberta",
         "SequenceClassification",
-        _BERT,
+        BERT,
         **_LABELS,
         relative_attention=True,
         pos_att_type="p2c",
@@ -899,7 +983,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         "Model", q_groups=1, k_groups=1, v_groups=1, intermediate_groups=8, output_groups=8, hidden_act="relu"
     ),
     "squeezebert with classes": lambda: _squeezebert("ForSequenceClassification", **_LABELS),
-    "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(**_BERT, hidden_act="relu")),
+    "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(**BERT, hidden_act="relu")),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
     "distilbert, relu and waves": lambda: transformers.DistilBertForMaskedLM(
         transformers.DistilBertConfig(**_DISTILBERT, activation="relu", sinusoidal_pos_embds=True)
@@ -937,11 +1021,11 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         hidden_size=C, rope_parameters={**_PART, "partial_rotary_factor": 0.6}
     ),
     "gpt-neox japanese": lambda: _classes(
-        "GPTNeoXJapanese", "CausalLM", _BERT, intermediate_multiple_size=2, rope_parameters=_PART
+        "GPTNeoXJapanese", "CausalLM", BERT, intermediate_multiple_size=2, rope_parameters=_PART
     ),
-    "persimmon": lambda: _classes("Persimmon", "CausalLM", _BERT, **_ENDS, rope_parameters=_PART, layer_norm_eps=1e-3),
+    "persimmon": lambda: _classes("Persimmon", "CausalLM", BERT, **_ENDS, rope_parameters=_PART, layer_norm_eps=1e-3),
     "persimmon, not normed and tied": lambda: _classes(
-        "Persimmon", "CausalLM", _BERT, **_ENDS, hidden_size=32, qk_layernorm=False, tie_word_embeddings=True
+        "Persimmon", "CausalLM", BERT, **_ENDS, hidden_size=32, qk_layernorm=False, tie_word_embeddings=True
     ),
     "gpt-j": lambda: _gptj(rotary_dim=4, n_inner=F, layer_norm_epsilon=1e-3),
     "gpt-j, turned whole and tied": lambda: _gptj(rotary_dim=6, tie_word_embeddings=True, activation_function="relu"),
@@ -1108,6 +1192,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         heads_per_ngram=1,
         ple_embed_dim=9,
         ple_conv_kernel_size=2,
+        split_ngram_parts=3,
         eos_token_id=[4, 3],
         seed=7,
         hc_count=2,
@@ -1120,6 +1205,19 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         tie_word_embeddings=True,
     ),
     "qwen4-exp, without n-grams": lambda: _qwen4(ple_layer_ids=None),
+    "inkling": lambda: _inkling(),
+    "inkling, dense first, scores that grow, and rows of no token": lambda: _inkling(
+        log_scaling_n_floor=3,
+        log_scaling_alpha=0.4,
+        mlp_layer_types=["dense", "sparse", "dense"],
+        vocab_size=V + 3,
+        unpadded_vocab_size=V,
+        logits_mup_width_multiplier=3.0,
+        hidden_act="gelu",
+        n_shared_experts=1,
+        conv_kernel_size=2,
+        rms_norm_eps=1e-4,
+    ),
     "qwen3-next": lambda: _decoder(
         "Qwen3Next",
         **_DELTA,
@@ -1393,6 +1491,16 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         mlp_layer_types=_DENSE_BETWEEN,
         rope_parameters={**_YARN, "mscale": 1.0, "mscale_all_dim": 0.7},
     ),
+    "mistral large 4": lambda: _decoder("MistralLarge4Text", "TextModel", **_LARGE4, no_rope_layers=[1, 0, 1]),
+    "mistral large 4, the latent keys and the choice of earlier layers": lambda: _decoder(
+        "MistralLarge4Text",
+        "TextModel",
+        **{**_LARGE4, "num_hidden_layers": 5, "rope_parameters": {"rope_type": "default", "rope_theta": 300.0}},
+        no_rope_layers=[1, 0, 1, 0, 1],  # without positions a repeated token of the first layer scores as the first
+        kv_source_layers=[0, 1, 0, 1, 4],
+        indexer_types=["full", "shared", "full", "full", "shared"],
+        mlp_layer_types=["dense", "sparse", "sparse", "dense", "sparse"],
+    ),
     "hunyuan 4": lambda: _decoder("HYV4", **_HYPER),
     "hunyuan 4, few keys, stretched, and two streams": lambda: _decoder(
         "HYV4",
@@ -1413,6 +1521,26 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         hc_eps=0.04,
         hc_magnitude=0.7,
         rope_parameters={**_YARN, "mscale": 0.7, "mscale_all_dim": 1.1},
+    ),
+    "deepseek v4": lambda: _decoder("DeepseekV4", **_BLOCKS),
+    "deepseek v4, stretched, all blocks sparse": lambda: _decoder(
+        "DeepseekV4",
+        **{
+            **_BLOCKS,
+            "layer_types": ["compressed_sparse_attention"] * N,
+            "mlp_layer_types": ["moe", "hash_moe", "moe"],
+            "head_dim": 8,
+            "o_groups": 1,
+            "index_head_dim": 6,
+            "index_topk": 1,
+            "hc_mult": 2,
+            "hc_sinkhorn_iters": 1,
+        },
+        rope_parameters=_YARN,
+        compress_rope_theta=700.0,
+        scoring_func="sigmoid",
+        tie_word_embeddings=True,
+        hc_eps=0.04,
     ),
     "youtu": lambda: _decoder("Youtu", **_OF_LATENT, tie_word_embeddings=False),
     "minicpm 3": lambda: _decoder("MiniCPM3", **_OF_LATENT, scale_emb=3, scale_depth=1.1, dim_model_base=9),
@@ -1492,6 +1620,23 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         swiglu_limits_shared=[0.0, 0.25, 0.2],
     ),
     "minimax m2": lambda: _decoder("MiniMaxM2", num_local_experts=5, num_experts_per_tok=3, head_dim=8, rotary_dim=4),
+    "minimax m3": lambda: _decoder("MiniMaxM3VLText", **_M3),
+    "minimax m3, without near blocks, as published": lambda: _decoder(
+        "MiniMaxM3VLText",
+        "TextModel",
+        **{**_M3, "layer_types": None, "mlp_layer_types": None, "rope_parameters": _LLAMA3},
+        moe_layer_freq=[0, 1, 1],
+        sparse_attention_config={
+            "sparse_attention_freq": [0, 1, 1],
+            "sparse_num_index_heads": 2,
+            "sparse_index_dim": 9,
+            "sparse_block_size": 2,
+            "sparse_topk_blocks": 3,
+            "sparse_local_block": 0,
+        },
+        swiglu_alpha=1.2,
+        swiglu_limit=0.5,
+    ),
     "ernie 4.5 moe": lambda: _decoder(
         "Ernie4_5_Moe",
         moe_num_experts=5,
@@ -1561,6 +1706,7 @@ def is_encoder(family: str) -> bool:
 class Pair:
     theirs: nn.Module
     ours: Transformer
+    table: Any = None
 
     @property
     def begins(self) -> list[int]:
@@ -1597,7 +1743,8 @@ def pair(family: str) -> Pair:
     theirs = FAMILIES[family]()
     enliven(theirs, 7)
     theirs.set_attn_implementation("eager")
-    return Pair(theirs.eval(), facing(read_directory(saved(family)).load().transformer))
+    opened = read_directory(saved(family))
+    return Pair(theirs.eval(), facing(opened.load().transformer), opened.table)
 
 
 def states_of(models: Pair, given: Any, ids: Tensor) -> tuple[Tensor, ...]:

@@ -68,7 +68,7 @@ _GROWING = {
 }
 _AROUND = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
 _LATENT = {"head_dim": 6, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "num_key_value_heads": H}
-_INDEXED = {**_LATENT, "index_head_dim": 8, "index_n_heads": 2, "index_topk": 4}
+_INDEXED = {**_LATENT, "index_head_dim": 8, "index_n_heads": 9, "index_topk": 4}
 _DELTA = {"linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 10, "linear_value_head_dim": 5}
 _MAMBA2 = {"mamba_n_heads": 12, "mamba_d_head": 4, "mamba_n_groups": 3, "mamba_chunk_size": 4}
 _OWN: dict[str, dict[str, Any]] = {
@@ -122,6 +122,14 @@ _OWN: dict[str, dict[str, Any]] = {
     "qwen3_5_moe_text": _AROUND,
     "qwen3_5_text": _AROUND,
     "qwen3_next": _AROUND,
+    "inkling_text": {
+        "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding"],
+        "swa_num_attention_heads": 6,
+        "swa_num_key_value_heads": 3,
+        "swa_head_dim": 4,
+        "sliding_window_size": 4,
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+    },
     "qwen4_exp_text": {
         **_AROUND,
         "hc_lowrank": 10,
@@ -162,6 +170,18 @@ _OWN: dict[str, dict[str, Any]] = {
     "falcon_mamba": {"intermediate_size": 2 * C},
     **dict.fromkeys(("axk1", "axk2", "longcat_flash"), _LATENT),
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa", "hy_v4", "mistral_large4_text", "dots3_note_text"), _INDEXED),
+    "deepseek_v4": {
+        "num_key_value_heads": 1,
+        "head_dim": 10,
+        "qk_rope_head_dim": 4,
+        "o_groups": 2,
+        "o_lora_rank": 5,
+        "index_head_dim": 8,
+        "index_n_heads": 9,
+        "index_topk": 2,
+        "hc_mult": 2,
+        "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 3},
+    },
     "bailing_hybrid": {**_LATENT, "num_expert_group": 1, "layer_group_size": 2},
     "cohere_compass_text": {
         "layer_types": ["full_attention", "sliding_attention", "full_attention"],

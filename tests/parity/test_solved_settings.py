@@ -4,6 +4,7 @@ import broken_ports as ports
 import pytest
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -18,6 +19,7 @@ def test_a_wrong_number_is_solved_for(name: str, words: str) -> None:
     assert words in ports.cause_of(ports.compared(ports.BROKEN[name]))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_step_known_up_to_a_factor_hides_no_later_fault() -> None:
     # Granite's embeddings are dumped before their multiplier

@@ -8,6 +8,7 @@ from broken.patches import tensors
 _EXPERTS, _HEADS = [3, 0, 5, 1, 2, 4], [2, 3, 1, 0]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_any_order_of_experts_is_solved_for() -> None:
     port = Port("mixtral", tensors(r"layers\.1\.mlp\.experts\.\w+", lambda w: w[_EXPERTS]), "L1.ffn")
@@ -21,6 +22,7 @@ def test_any_order_of_heads_is_solved_for() -> None:
     assert cause_of(compared(port)) == "its heads in another order: 2 3 1 0"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_head_that_is_left_out_is_named() -> None:
     change = lambda w: w.unflatten(1, (4, -1)).index_fill(1, torch.tensor([2]), 0.0).flatten(1)  # noqa: E731

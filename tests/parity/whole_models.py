@@ -68,6 +68,9 @@ _CLIP = {
 }  # fmt: skip
 _WHOLE: dict[str, dict[str, Any]] = {
     "fast_vlm": {"vision_config": _CLIP},
+    "inkling_mm_model": {
+        "vision_config": {"model_type": "inkling_vision", "num_hidden_layers": 2, "patch_size": 4, "hidden_size": 16}
+    },
 }
 """Settings of single models: a tower that needs no further package, and maps that have no default."""
 

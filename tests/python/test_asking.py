@@ -113,3 +113,9 @@ def test_a_trace_that_no_model_recorded_has_no_names(model: tinytf.Model) -> Non
     assert SENTENCE in repr(bare)
     with pytest.raises(UsageError, match="no tokenizer to name tokens with"):
         bare.predictions  # noqa: B018
+
+
+@pytest.mark.parametrize("answer", [["cat", "mat"], 3.5, {"cat": 1}])
+def test_what_is_no_single_answer_is_refused_in_words(model: tinytf.Model, answer: object) -> None:
+    with pytest.raises(UsageError, match=r"answer .* is not one word or number"):
+        model.find_outcome(answer, "answer")  # type: ignore[arg-type]

@@ -108,6 +108,7 @@ def test_greedy_text_is_that_of_the_other_reading(model: Model, theirs: nn.Modul
     assert [step.id for step in found.steps] == expected
 
 
+@pytest.mark.exhaustive
 def test_a_page_of_english_is_as_probable_as_to_the_other_reading(model: Model, theirs: nn.Module) -> None:
     ids = torch.tensor([model.tokenizer.encode(PAGE).ids])
 

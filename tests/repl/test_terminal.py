@@ -79,6 +79,7 @@ def _begin(columns: int, rows: int, folder: Path, before: str = "", *, newcomer:
     return Seen(child, screen, pyte.ByteStream(screen))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 50)])
 @pytest.mark.slow
 def test_a_session_at_a_terminal(columns: int, rows: int, tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ def test_where_and_list_tell_the_place_as_data(ran: Talk) -> None:
     assert len(data(ran("list 10000 --json"))["steps"]) == 92
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(
     "address", ["L0H1.weights", "L2.q", "L3.ffn", "logits", "L0-1H*.scores", "embed.out", "L1H0.q[sat]"]
 )

@@ -67,7 +67,7 @@ def test_the_hard_strings_are_two_thousand_and_the_same_each_time():
     assert len(set(TEXTS)) == COUNT
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_ids_and_offsets_are_those_of_transformers(layout, directories):
     tokenizer = load_tokenizer_directory(directories[layout]).tokenizer
@@ -196,6 +196,7 @@ def test_an_end_token_alone_is_added_after_an_empty_text(directories, tmp_path):
     assert tokenizer.encode("a", special=False).added == "no start or end token added"
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_special_token_in_the_text_is_one_token_that_covers_it(layout, directories):
     if layout == "split_specials":
@@ -351,6 +352,7 @@ def _damaged(data: object, dice: random.Random, junk_value: object) -> object:
     return junk_value
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layout=st.sampled_from(sorted(LAYOUTS)), dice=st.randoms(use_true_random=False), value=junk)
 @pytest.mark.slow

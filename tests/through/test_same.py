@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
 from tinytf.errors import UsageError
+from tinytf.model.transformer import Source, Transformer
 from tinytf.through.model import ThroughModel, open_through
 from tinytf.through.same import Same, same
 
@@ -25,13 +26,24 @@ def test_our_models_are_the_same_in_every_way(kind: str) -> None:
     assert found.steps > 5
     refused = {way.way: way.why for way in found.ways if way.holds is None}
     angles = any("is turned by other angles than the cached keys" in why for why in refused.values())
-    assert len(found.ways) == 12
+    facing = lively(config_of(kind)).reads is not None
+    assert len(found.ways) == 12 + 2 * facing
     assert angles == (kind == "phi 3, long texts turned by other factors")
     tried = {way.way for way in found.ways if way.holds}
     if kind != "llama, a base that grows with a longer text":  # any longer row is another
         assert {"padded on the right", "alone again, after another text", "with a mask of booleans"} <= tried
         assert ("with later tokens after it" in tried) == lively(config_of(kind)).config.causal
     assert all(refused.values())
+
+
+def test_a_padded_source_that_is_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = asked(lively(config_of("t5, two stacks")))
+    read = Transformer.read
+    monkeypatch.setattr(Transformer, "read", lambda self, ids, mask=None: Source(read(self, ids).states))
+    found = {way.way: way for way in same(model, TEXT).ways}
+    assert found["with its source padded on the right"].holds is False
+    assert found["with its source padded on the right"].why == "the padding of the source is read"
+    assert found["padded on the right"].holds
 
 
 def through(family: str) -> ThroughModel:

@@ -65,6 +65,7 @@ def survives(run: Path, whole: Path, disk: Disk, recipe: Recipe, *, resume: bool
     return True
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("kind", "least"), [(FULL, 90), (TORN, 20)], ids=str)
 @pytest.mark.slow
 def test_a_disk_that_fills_at_any_write_costs_no_work(kind: Fault, least: int, tmp_path: Path) -> None:
@@ -207,6 +208,7 @@ def test_a_changed_text_is_refused_and_the_run_goes_on_with_the_old_one(tmp_path
     assert (run / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
 
 
+@pytest.mark.share(3)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.parametrize("how", [{"resume": True}, {"overwrite": True}, {}], ids=["resume", "overwrite", "anew"])
 def test_a_second_trainer_of_a_folder_is_refused(how: dict[str, bool], tmp_path: Path) -> None:

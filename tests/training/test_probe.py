@@ -39,12 +39,15 @@ def by_numpy(weights: np.ndarray, config: ModelConfig, length: int) -> dict[str,
     tokens = weights.shape[-1]
     relative = []
     for query in range(tokens):
-        first = max(0, query + 1 - config.window) if config.window else 0
-        seen = weights[..., query, first : query + 1 if config.causal else tokens]
-        if seen.shape[-1] > 1:
-            seen = seen / seen.sum(axis=-1, keepdims=True)
+        first = query // config.chunk * config.chunk if config.chunk else 0
+        first = max(first, query + 1 - config.window) if config.window else first
+        last = query + 1 if config.causal else min(tokens, query + (config.window or tokens))
+        unseen = config.index_block - 1 - query % config.index_block if config.index_by_head else 0
+        count = min(last - first, config.index_keys - unseen if config.index_keys else tokens)
+        if count > 1:
+            seen = weights[..., query, :] / weights[..., query, :].sum(axis=-1, keepdims=True)
             nats = -np.sum(seen * np.log(np.maximum(seen, 1e-300)), axis=-1)
-            relative.append(nats / np.log(min(seen.shape[-1], config.index_keys or tokens)))
+            relative.append(nats / np.log(count))
     found = {
         "entropy": np.mean(relative, axis=0),
         "previous": np.mean([weights[..., query, query - 1] for query in range(1, tokens)], axis=0),
@@ -61,7 +64,9 @@ def test_scores_are_those_of_recorded_weights(kind):
     model = lively(config_of(kind))
     probe = HeadProbe(model.config, block=20)
     scores = probe.measure(model)
-    expected = [by_numpy(weights, model.config, probe.length) for weights in recorded_weights(model, probe.ids)]
+    layers = table_of(model.config).attention_layers
+    each = zip(layers, recorded_weights(model, probe.ids), strict=True)
+    expected = [by_numpy(weights, model.config.at(layer), probe.length) for layer, weights in each]
     assert {name for name, score in vars(scores).items() if score is not None} == set(expected[0])
     for name in expected[0]:
         found, attending = np.array(getattr(scores, name)), list(table_of(model.config).attention_layers)
@@ -324,11 +329,11 @@ def test_no_gradient_and_no_weights_outlive_a_measure(monkeypatch):
     squares: list[int] = []
     score = probe._score
 
-    def count(weights: Tensor) -> Tensor:
+    def count(weights: Tensor, visible: Tensor) -> Tensor:
         assert not weights.requires_grad
         shape = weights.shape
         squares.append(sum(type(thing) is Tensor and thing.shape == shape for thing in gc.get_objects()))
-        return score(weights)
+        return score(weights, visible)
 
     monkeypatch.setattr(probe, "_score", count)
     probe.measure(model)

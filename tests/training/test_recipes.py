@@ -92,7 +92,7 @@ def test_a_model_that_is_trained_on_by_a_recipe(name, more, text, chats, instruc
     corpus = chats if name == "chat" else text
     ran = trained(str(corpus), "--recipe", name, "--from", str(instruct), "--out", str(tmp_path / "run"), *FEW, *more)
     assert ran.status == 0, ran.said
-    assert read_history(tmp_path / "run").lr.max() == pytest.approx(5e-5)
+    assert read_history(tmp_path / "run").lr.max() == 1e-3  # the most, for a model so narrow
     refused = trained(str(corpus), "--recipe", name, "--out", str(tmp_path / "none"))
     assert (refused.status, refused.said.splitlines()) == (
         2, [f"tinytf: error: the recipe {name} continues training a model", "hint: name it with --from MODEL"],
@@ -105,7 +105,7 @@ def test_a_model_that_is_trained_on_has_small_steps_unless_others_are_asked_for(
     assert {width: Recipe.from_dict({"model": {"d_model": width}}).lr for width in widths} == widths
     assert Recipe.from_dict({"model": {"d_model": 64}, "lr": 1e-3}).lr == 1e-3
     assert Recipe.from_dict({"begun_from": "tiny"}).lr == 5e-5
-    assert Recipe.from_dict({"begun_from": "tiny", "lora": 8}).lr == 1e-3
+    assert Recipe.from_dict({"begun_from": "tiny", "lora": 8}).lr == 2e-3
     assert Recipe.from_dict({"begun_from": "tiny", "lr": 1e-3}).lr == 1e-3
     assert Recipe.from_dict({"begun_from": "tiny"}).warmup == 100
 

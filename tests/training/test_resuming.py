@@ -90,6 +90,7 @@ def test_checkpoints_come_by_the_clock_as_well(tmp_path: Path, monkeypatch: pyte
     assert [checkpoint_step(place) for place in checkpoints_of(tmp_path)] == [4, 7, 10, 12]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 def test_a_resumed_run_may_take_more_steps_and_says_what_that_changes(schedule: str, tmp_path: Path) -> None:
     recipe, notes = changed(CAUSAL, schedule=schedule), list[str]()

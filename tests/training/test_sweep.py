@@ -92,6 +92,7 @@ def test_runs_are_those_of_train_and_one_that_fails_ends_no_other(corpus: Path, 
         assert (ours / name).read_bytes() == (alone / name).read_bytes()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_an_interrupted_sweep_begins_nothing_more_and_goes_on_later(corpus: Path, tmp_path: Path) -> None:
     trials = grid(RECIPE.to_dict(), {}, seeds=2)

@@ -43,7 +43,7 @@ class Swapping:
     """A model, and the stages in which each parameter is used: -1 the embedding, a layer, n_layers after the blocks."""
 
     def __init__(self, model: Transformer) -> None:
-        if table_of(model.config).carried:
+        if table_of(model.config).carried or table_of(model.config).reads_text:
             raise UsageError(
                 "layers of this model take keys or embeddings of earlier ones, so that swapped tensors do not spread "
                 "through the stream alone: that is not implemented"

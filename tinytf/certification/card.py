@@ -208,6 +208,11 @@ def card(
     """
     source = find_source(model)
     opened = open_source(source, device=device, dtype=dtype)
+    if opened.config.encoder is not None:
+        raise UsageError(
+            f"{opened.name} has two stacks, and a card predicts a text of one: a text has no target",
+            f"tinytf certify {model} --versus FOLDER compares both with the original",
+        )
     original = None if versus is None else load(versus, device=device, dtype=dtype)
     text = (files("tinytf") / "assets" / "card.txt").read_text("utf-8") if text is None else text
     notes: list[str] = []

@@ -69,7 +69,8 @@ class Reference:
         states = [layer.float().cpu() for layer in result.hidden_states]
         if config.hyper:  # (B, T, n, C) -> (B, T, n·C)
             states = [layer.flatten(2) for layer in states]
-        elif config.extra_streams:  # (n, B, T, C) -> (B, T, n·C), and theirs does not norm the last ones
+        elif config.extra_streams and not config.stream_rank:  # (n, B, T, C) -> (B, T, n·C)
+            # theirs does not norm the last ones
             states = [*(layer.movedim(0, -2).flatten(-2) for layer in states[:-1]), last[0].float().cpu()]
         if config.head.kind == "none" or skips_head:
             return states, None

@@ -156,18 +156,20 @@ def check(
 ) -> Checked:
     """Run the class or function ``target``, FILE:NAME, with the weights of ``model`` and compare every step of a text.
 
+    A decoder that reads a source gets the states of its encoder as an argument of forward; ``model.encoder`` is a
+    reference of its own, whose last states are compared.
     This runs the code of the file, in a process of its own; each call into it may take at most ``seconds``. ``args``
     are keywords of the constructor; ``names`` maps parameters by hand instead of guessing. Raises UsageError for a
     target that does not exist or cannot be built, StudentError where the code itself fails, and TinytfError for a model
     whose own logits are not finite.
     """
-    model.transformer.require_vocabulary("there are no logits to compare")
-
+    if not (is_encoder := model.transformer.head is None):
+        model.transformer.require_vocabulary("there are no logits to compare")
     encoding = model.encode(text)
 
     def work() -> Checked:
         trace = model.trace_of(encoding)
-        require_finite(trace, trace.step("logits"))
+        require_finite(trace, trace.last_hidden if is_encoder else trace.step("logits"))
         limit = allowed(STUDENT, trace.last_hidden.dtype) if tolerance is None else tolerance
         student = open_student(target, model.config, args or {})
         return _Check(model, trace, student, names or {}, limit).report()
@@ -188,8 +190,8 @@ class _Check:
         self.other = [(number + 1) % model.config.vocab_size for number in self.ids]
         kept = 2 * len(self.ids) // 3
         self.shorter = model.trace_of(model.encode_ids(self.other[:kept])) if kept > 1 else None
-        self.width = model.config.vocab_size
-        self.run = Runner(student)
+        self.width = model.config.d_model if model.transformer.head is None else model.config.vocab_size
+        self.run = Runner(student, None if trace.source is None else trace.source.last_hidden)
         self.call: Callable[..., Any] = self.run
         self.printed: str | None = None
         self.pairs = guess_pairs(student.module, model.config, names)
@@ -214,7 +216,7 @@ class _Check:
         if returned is None:
             raise StudentError(
                 f"{student.file.name}: {student.name} returns nothing with {self.width:,} numbers a token",
-                "forward should return logits, alone or first in a tuple",
+                "forward should return logits, an encoder its last states, alone or first in a tuple",
             )
         return outputs, returned
 

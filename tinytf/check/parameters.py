@@ -34,6 +34,11 @@ _HINTS: Mapping[str, tuple[str, str]] = {
     ),
     "attention.k attention.v": ("kv wkv key value k v", "attn attention sa mha self att"),
     "attention.o": ("o wo out output proj projection dense w0", "attn attention sa mha self att"),
+    "cross.q": ("q wq query queries qw", "cross src source memory enc encoder multihead x"),
+    "cross.k": ("k wk key keys kw", "cross src source memory enc encoder multihead x"),
+    "cross.v": ("v wv value values vw", "cross src source memory enc encoder multihead x"),
+    "cross.o": ("o wo out output proj projection dense w0", "cross src source memory enc encoder multihead x"),
+    "cross.norm": ("2 ln2 norm2 ln_2 cross src source memory enc mid lnx", "ln2 norm2 cross"),
     "ffn.gate": ("gate wg w1 g fc1 1", "mlp ffn ff ffwd feed feedforward forward"),
     "ffn.up": ("up fc fc1 w1 lin1 linear1 expand hidden in 0 1 w3 fc2 v", "mlp ffn ff ffwd feed feedforward forward"),
     "ffn.down": (
@@ -50,6 +55,8 @@ _HINTS: Mapping[str, tuple[str, str]] = {
 
 _GATED = {"ffn.gate": "gate wg w1 fc1 w g", "ffn.up": "up w3 fc2 v wu", "ffn.down": "down w2 fc3 out wd c"}
 """Words for the matrices of a gated feed-forward."""
+_CROSSED = {"norm2": "3 ln3 norm3 ffn mlp ff post feed third last"}
+"""Words for the norm after cross-attention, which is the third."""
 
 
 @dataclass(frozen=True)
@@ -202,18 +209,20 @@ def reference_parameters(config: ModelConfig) -> list[ReferenceParameter]:
     return single + fused
 
 
-def _hints(modules: str, gated: bool) -> tuple[set[str], set[str]]:
+def _hints(modules: str, config: ModelConfig) -> tuple[set[str], set[str]]:
     last, path = _HINTS.get(modules, ("", ""))
-    return set((_GATED.get(modules, last) if gated else last).split()), set(path.split())
+    instead = {**(_GATED if config.gated else {}), **(_CROSSED if config.d_source else {})}
+    return set(instead.get(modules, last).split()), set(path.split())
 
 
-def name_score(theirs: StudentParameter, ours: ReferenceParameter, gated: bool) -> float:
+def name_score(theirs: StudentParameter, ours: ReferenceParameter, config: ModelConfig) -> float:
     """How well a name fits: words of its last part count double, words of its path once, foreign words against it."""
-    (last, path), (last_hints, path_hints) = theirs.words, _hints(ours.modules, gated)
+    (last, path), (last_hints, path_hints) = theirs.words, _hints(ours.modules, config)
     total = (
         2.0 * min(2, len(last & last_hints)) + min(1, len((path | last) & path_hints)) + 0.5 * len(path & last_hints)
     )
-    foreign = {word for key in _HINTS for word in _hints(key, gated)[1]} - path_hints - {"heads", "head", "self"}
+    known = [key for key in _HINTS if config.d_source or not key.startswith("cross.")]
+    foreign = {word for key in known for word in _hints(key, config)[1]} - path_hints - {"heads", "head", "self"}
     total -= 2.0 * bool(path & foreign)
     if " " in ours.modules:
         total += 1.0

@@ -14,7 +14,7 @@ from tinytf.check.weights import Pair
 from tinytf.compare.mistakes.mistake import Wrong
 from tinytf.compare.mistakes.wrong_trace import WrongTrace
 from tinytf.parts.row import Step
-from tinytf.steps.operations import Add, Lookup, Norm, Scores, Softmax
+from tinytf.steps.operations import Add, Given, Lookup, Norm, Scores, Softmax
 from tinytf.steps.table import StepKey
 from tinytf.trace.lens_names import in_pairs
 from tinytf.trace.trace import Trace
@@ -140,7 +140,9 @@ class Comparison:
         self.trace, self.tensors, self.tolerance, self.twin = trace, tensors, tolerance, twin
         table = trace.steps
         self.keys: list[StepKey] = [
-            (step.name, layer) for step, layer in table.rows if step.operation is not None and step.to_loss
+            (step.name, layer)
+            for step, layer in table.rows
+            if step.operation is not None and step.to_loss and not isinstance(step.operation, Given)
         ]
         self.order: Mapping[StepKey, int] = {key: number for number, key in enumerate(self.keys)}
         self._after_layers = {step.name for step in table.after}

@@ -58,7 +58,6 @@ def guess_pairs(module: nn.Module, config: ModelConfig, named: Mapping[str, str]
     """
     theirs, ours = student_parameters(module, config), reference_parameters(config)
     fixed = _fixed(named or {}, theirs, ours)
-    gated = config.gated
     fits = []
     for param in theirs:
         for index, target in enumerate(ours):
@@ -70,7 +69,7 @@ def guess_pairs(module: nn.Module, config: ModelConfig, named: Mapping[str, str]
                 ):
                     continue
                 if layouts := tuple(find_layouts(param, target, config)):
-                    fit = 100.0 if names else name_score(param, target, gated)
+                    fit = 100.0 if names else name_score(param, target, config)
                     fits.append((-fit, param.order, index, Pair(param, target, layouts)))
     used: set[object] = set()
     pairs = []

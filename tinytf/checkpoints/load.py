@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -62,6 +62,14 @@ class WeightFiles(Protocol):
 
     def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         """Yield names and tensors, in ``dtype`` where they are floating point; those in ``pieces`` are not retained."""
+
+
+@runtime_checkable
+class InRows(Protocol):
+    """Stored tensors of which a part can be read, along the first axis."""
+
+    def stored_row(self, name: str, number: int) -> Tensor:
+        """Number ``number`` along the first axis of a tensor, as ``stored`` gives it."""
 
 
 class LoadedModel(NamedTuple):
@@ -138,7 +146,8 @@ class Checkpoint:
             skip = table.why_skipped(plain, self.config.n_layers)
             original = table.original(plain, self.config)
             if original in stored:  # for an untied head, transformers reads the tensor matched above
-                copy_of |= {name: stored[original]} if self.config.tied_head else {}
+                both = self.config.tied_head or self.config.shares_embeddings
+                copy_of |= {name: stored[original]} if both else {}
             elif skip is None:
                 continue
             elif skip.computed is not None:
@@ -194,9 +203,11 @@ class Checkpoint:
                 places.setdefault(parameter, []).append((name, layout))
         state: dict[str, Tensor] = {}
         for parameter, shape in shapes_of(plan.model).items():
-            like = torch.empty(shape, dtype=dtype, device="meta")
+            whole = any(layout.ids for _, layout in places[parameter])
+            like = torch.empty(shape, dtype=torch.long if whole else dtype, device="meta")
             read = partial(self._read, parameter, places[parameter], like)
-            state[parameter] = InFile(read, like) if like.nbytes > _SMALL else read().clone()
+            read_row = partial(self._read_expert, parameter, places[parameter], like) if like.dim() == 3 else None
+            state[parameter] = InFile(read, like, read_row) if like.nbytes > _SMALL else read().clone()
         plan.model.load_state_dict(state, assign=True)
         size = in_gib(sum(weight.like.nbytes for weight in state.values() if isinstance(weight, InFile)))
         note = f"weights stay in their file, and are read at each use: {size} in {str(dtype).removeprefix('torch.')}"
@@ -216,9 +227,22 @@ class Checkpoint:
             layout.part_of(whole).copy_(ours)
         return whole
 
+    def _read_expert(self, parameter: str, places: list[tuple[str, Stored]], like: Tensor, number: int) -> Tensor:
+        """One expert (out, in) of one of our parameters, without the others where they can be told apart."""
+        own = [(name, replace(layout, expert=None)) for name, layout in places if layout.expert == number]
+        if own:
+            return self._read(parameter, own, like[number])
+        held = (range(len(like))[one.expert if isinstance(one.expert, slice) else slice(None)] for _, one in places)
+        (name, layout), number = next(
+            (place, numbers.index(number)) for place, numbers in zip(places, held, strict=True) if number in numbers
+        )
+        if layout == Stored(layout.module) and isinstance(self.weights, InRows):
+            return self.weights.stored_row(name, number).to(like.dtype)
+        return self._ours(name, self.weights.stored(name), parameter, layout)[number].to(like.dtype)
+
     def _ours(self, name: str, stored: Tensor, parameter: str, layout: Stored) -> Tensor:
         """What a stored tensor holds of one of our parameters."""
-        if not stored.is_floating_point():
+        if not stored.is_floating_point() and not layout.ids:
             raise CheckpointError(f"{self.source}: {name} holds {stored.dtype} numbers, which cannot be weights")
         return layout.read(stored, layer_of(parameter, self.config), parameter.rpartition(".")[2])
 

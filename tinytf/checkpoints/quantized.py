@@ -14,7 +14,7 @@ from torch import Tensor
 from tinytf.checkpoints.load import Shapes, WeightFiles
 from tinytf.checkpoints.mxfp4 import NIBBLE_VALUES
 from tinytf.errors import CheckpointError, ConfigError
-from tinytf.fields import quoted
+from tinytf.fields import quoted, shown
 from tinytf.files import parse_json
 
 Parts = Mapping[str, Tensor]
@@ -56,16 +56,21 @@ def _groups(parts: Parts, name: str, count: int, settings: Settings) -> Tensor:
     """The group of each input: stored, or as many inputs after each other as the settings say."""
     if name in parts and parts[name].numel():
         return parts[name].long()
-    size = int(settings.get("group_size") or -1)
-    return torch.arange(count, device=next(iter(parts.values())).device) // (count if size < 0 else size)
+    size, scales = int(settings.get("group_size") or -1), parts["scales"]
+    size = count if size < 0 else size
+    if -(-count // size) != len(scales):
+        raise CheckpointError(f"{len(scales)} groups of {size} inputs are not {count} inputs")
+    return torch.arange(count, device=scales.device) // size
 
 
 def _gptq(parts: Parts, settings: Settings) -> Tensor:
-    bits, layout = int(settings.get("bits", 4)), settings.get("checkpoint_format") or "gptq"
+    """Of as many bits as the shapes say, which a config may give for some modules alone (``dynamic``)."""
+    bits = 32 * parts["qzeros"].shape[1] // parts["scales"].shape[1]
+    layout = settings.get("checkpoint_format") or settings.get("format") or "gptq"
     if bits not in (2, 3, 4, 8) or layout not in ("gptq", "gptq_v2"):
         raise CheckpointError(f"numbers of {bits} bits in the format {quoted(layout)} of GPTQ are not implemented")
     numbers, zeros = unpacked(parts["qweight"], bits, 0), unpacked(parts["qzeros"], bits)  # (in, out), (G, out)
-    zeros = zeros + (layout != "gptq_v2")  # stored less 1 at first
+    zeros = zeros + (layout != "gptq_v2") & (2**bits - 1)  # stored less 1 at first, 0 as the largest
     group = _groups(parts, "g_idx", len(numbers), settings)
     return (parts["scales"].float()[group] * (numbers - zeros[group])).t()
 
@@ -81,7 +86,7 @@ def _awq(parts: Parts, settings: Settings) -> Tensor:
     numbers, zeros = (
         unpacked(parts[name], 4).unflatten(-1, (-1, 8))[..., _AWQ_PLACES].flatten(-2) for name in ("qweight", "qzeros")
     )
-    group = _groups({"scales": parts["scales"]}, "", len(numbers), settings)
+    group = _groups(parts, "g_idx", len(numbers), settings)
     return (parts["scales"].float()[group] * (numbers - zeros[group])).t()
 
 
@@ -94,10 +99,12 @@ def _packed(parts: Parts, settings: Settings) -> Tensor:
         raise CheckpointError(f"{columns} numbers in {words.shape[-1]} words are not of {told} bits side by side")
     bits = fitting[0]
     numbers = unpacked(words, bits)[:, :columns] - 2 ** (bits - 1)
-    group = _groups(parts, "weight_g_idx", columns, {"group_size": columns // scale.shape[1]})
+    group = parts.get("weight_g_idx")
+    if group is None or (not group.is_meta and bool((group < 0).any())):  # -1 where it was never set
+        group = torch.arange(columns, device=scale.device) // (columns // scale.shape[1])
     if "weight_zero_point" in parts:
-        numbers = numbers - (unpacked(parts["weight_zero_point"], bits, 0)[:rows] - 2 ** (bits - 1))[:, group]
-    return numbers * scale.float()[:, group]
+        numbers = numbers - (unpacked(parts["weight_zero_point"], bits, 0)[:rows] - 2 ** (bits - 1))[:, group.long()]
+    return numbers * scale.float()[:, group.long()]
 
 
 def _powers(scale: Tensor) -> Tensor:
@@ -266,8 +273,9 @@ class QuantizedWeights:
         return f"{len(self._found):,} matrices stored as {', '.join(filter(None, (layout.title, *told)))}{as_they_are}"
 
     def _read(self, name: str, layout: Layout, parts: Parts) -> Tensor:
+        own = self._settings.get(name.removesuffix(".weight"))  # as MLX has it where modules differ
         try:
-            return layout.read(parts, self._settings)
+            return layout.read(parts, {**self._settings, **own} if isinstance(own, Mapping) else self._settings)
         except CheckpointError as error:
             raise CheckpointError(f"{name}: {error.message}", error.hint) from None
         except (RuntimeError, IndexError, ValueError, KeyError, TypeError) as error:
@@ -299,6 +307,7 @@ def settings_of(config: Mapping[str, Any]) -> tuple[str, Settings] | None:
         return settings_of(text)
     given, mlx = config.get("quantization_config"), config.get("quantization")
     if isinstance(mlx, Mapping) and (not given or "quant_method" not in given):
+        _require_known(("affine",), "mode", [mlx, *mlx.values()])
         return "mlx", mlx
     if not given:
         return None
@@ -321,7 +330,7 @@ def settings_of(config: Mapping[str, Any]) -> tuple[str, Settings] | None:
 def _require_known(known: Container[str], key: str, entries: Iterable[Any]) -> None:
     for entry in entries:
         if isinstance(entry, Mapping) and entry.get(key) is not None and entry[key] not in known:
-            raise ConfigError(f"quantised weights by {quoted(entry[key])} ({key}) are not implemented")
+            raise ConfigError(f"quantised weights by {shown(entry[key])} ({key}) are not implemented")
 
 
 def _of_groups(given: Settings) -> Settings:

@@ -1,7 +1,7 @@
 """The table of a family of model files: which keys are our fields and which tensors our parameters, both ways."""
 
 import re
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
@@ -71,20 +71,23 @@ class Stored:
     - A part: ours is number ``part`` of a tensor whose ``axis`` is divided among ``parts``, in proportion to these
       fields; they follow one another, or repeat within every head (``by_head``: head, part, rows).
     - Rows of heads in another order: those that RoPE turns as adjacent pairs (``paired``: (0, W/2), (1, W/2 + 1) …) or
-      after the others (``rotary_last``); query heads that take turns, the first of each key-value head before all
-      second ones (``tiled``), or heads h and h + H/2 side by side (``coupled``).
+      after the others (``rotary_last``), or such columns (``turned_columns``); query heads that take turns, the first
+      of each key-value head before all second ones (``tiled``), or heads h and h + H/2 side by side (``coupled``).
     - Axes: matrices as (in, out) (``transposed``); our vector as a matrix (``by_row``: its rows); the matrices of all
       experts as one, (E·rows, columns) (``stacked``); our matrix as one for each head or expert (``apart``: their
       rows or, along ``axis`` 1, their columns); the last axis as two (``headed``: …, H, columns); all layers side by
       side along ``axis`` (``of_layers``); the weights of a depthwise ``convolution`` as (channels, 1, width), those of
       one of as many ``taps`` as (out, in, taps), ours (out, in·taps); axes of length 1 before and after a vector
       (``among_ones``).
-    - Numbers: a stored tensor times ``factor`` is ours, and ``offset`` is added to a weight; that of a ``rate`` is
+    - Numbers: a stored tensor times ``factor`` is ours, and ``offset`` is added to a weight, ``last_offset`` to its
+      last column; that of a ``rate`` is
       −e^A for our A, which is only read; ``unread`` counts rows beyond ours, zeros where we write them.
     - Names: no .weight suffix, and _bias as that of its bias (``bare``); another name of its bias (``bias``); the step
       that the module outputs, if a later one than its own (``gives``); constants written with it, their names, numbers
-      and, of tensors, sizes (``beside``).
-    - One of several: the number of an ``expert``, or with ``rows`` of a row of a vector of so many.
+      (or a function of the layer that gives them) and, of tensors, sizes (``beside``).
+    - Whole numbers: ``ids`` of other things, which no precision rounds.
+    - One of several: the number of an ``expert``, or its first and last row.
+    - Several: those of experts that take every token, the last of them, are stored apart (``always``).
     - Another layout, used if the file has its tensor (``instead``).
     """
 
@@ -95,6 +98,7 @@ class Stored:
     by_head: str = ""
     paired: str = ""
     rotary_last: str = ""
+    turned_columns: bool = False
     tiled: bool = False
     coupled: bool = False
     transposed: bool = False
@@ -108,14 +112,16 @@ class Stored:
     among_ones: tuple[int, int] = (0, 0)
     factor: float = 1.0
     offset: float = 0.0
+    last_offset: float = 0.0
     rate: bool = False
     unread: str = ""
     bare: bool = False
     bias: str = ""
     gives: str = ""
     beside: tuple[tuple[Any, ...], ...] = ()
-    expert: int | None = None
-    rows: int = 0
+    ids: bool = False
+    expert: int | slice | None = None
+    always: "Stored | None" = None
     instead: "Stored | None" = None
 
     def stored_shape(self, shape: tuple[int, ...], config: ModelConfig) -> tuple[int, ...]:
@@ -147,7 +153,7 @@ class Stored:
         """A view of what the stored tensor holds of ours: one expert or row of it, or all."""
         if self.expert is None:
             return ours
-        return (ours.unflatten(0, (self.rows, -1)) if self.rows else ours)[self.expert]
+        return ours[self.expert]
 
     def _taps(self, shape: tuple[int, ...], config: ModelConfig) -> int:
         """The width of a stored convolution whose weights have this shape here; 0 for anything else."""
@@ -183,21 +189,26 @@ class Stored:
         rows = [tensor.shape[axis] * share // sum(shares) // heads for share in shares]
         # (H, rows, …) -> (H·rows, …)
         piece = tensor.unflatten(axis, (heads, -1)).split(rows, dim=axis + 1)[self.part].flatten(axis, axis + 1)
+        piece = piece.mT if self.turned_columns else piece
         if self.rotary_last:
-            piece = self._roll_heads(piece, config, config.rope.width)
+            piece = self._roll_heads(piece, config, _turned(config))
         if self.paired:
             piece = self._regroup_rotary(piece, config, lambda pairs: pairs.unflatten(1, (-1, 2)))
+        piece = piece.mT if self.turned_columns else piece
         piece = self._take_turns(piece, config, axis, 1)
         if self.rate and kind == "weight":
             piece = (-piece).log()
         piece = piece * self.factor if self.factor != 1 else piece
+        if self.last_offset:
+            piece = torch.cat((piece[..., :-1], piece[..., -1:] + self.last_offset), dim=-1)
         return piece + self.offset if self.offset else piece
 
     def _regroup_rotary(self, piece: Tensor, config: ModelConfig, split: Callable[[Tensor], Tensor]) -> Tensor:
         """Swap the two axes into which ``split`` divides the rotary rows of each head: (pair, 2) or (2, half)."""
-        heads = piece.unflatten(0, (_count(config, self.paired), -1))  # (H, D, …)
-        rotated = split(heads[:, : config.rope.width]).transpose(1, 2).flatten(1, 2)
-        rest = heads[:, config.rope.width :]
+        heads, turned = piece.unflatten(0, (_count(config, self.paired), -1)), _turned(config)  # (H, D, …)
+        if not turned:
+            return piece
+        rotated, rest = split(heads[:, :turned]).transpose(1, 2).flatten(1, 2), heads[:, turned:]
         return (torch.cat((rotated, rest), dim=1) if rest.numel() else rotated).flatten(0, 1)
 
     def _roll_heads(self, piece: Tensor, config: ModelConfig, shift: int) -> Tensor:
@@ -207,10 +218,14 @@ class Stored:
     def laid(self, piece: Tensor, config: ModelConfig) -> Tensor:
         """Our tensor with offset and row order as stored, before it is joined with the other parts."""
         piece = piece - self.offset if self.offset else piece
+        if self.last_offset:
+            piece = torch.cat((piece[..., :-1], piece[..., -1:] - self.last_offset), dim=-1)
         piece = piece / self.factor if self.factor != 1 else piece
+        piece = piece.mT if self.turned_columns else piece
         if self.paired:
             piece = self._regroup_rotary(piece, config, lambda halves: halves.unflatten(1, (2, -1)))
-        piece = self._roll_heads(piece, config, -config.rope.width) if self.rotary_last else piece
+        piece = self._roll_heads(piece, config, -_turned(config)) if self.rotary_last else piece
+        piece = piece.mT if self.turned_columns else piece
         return self._take_turns(piece, config, 0, -1)
 
     def columns(self, tensor: Tensor, config: ModelConfig) -> Tensor:
@@ -260,6 +275,11 @@ def _count(config: ModelConfig, heads: str) -> int:
     return int(heads) if heads.isdecimal() else config.sizes[heads] if "·" in heads else getattr(config, heads)
 
 
+def _turned(config: ModelConfig) -> int:
+    """How many dimensions of a head RoPE turns; in latent attention 0 where no part of a key is shared."""
+    return config.rope_width if config.kv_rank else config.rope.width
+
+
 def fused(module: str, **layout: Any) -> dict[str, Stored]:
     """Queries, keys and values of a block in one module: all queries, then all keys, then all values.
 
@@ -273,14 +293,20 @@ def fused(module: str, **layout: Any) -> dict[str, Stored]:
     }
 
 
-def stacked_experts(module: str) -> dict[str, Stored]:
-    """The experts of a block stacked as in transformers 5: ``gate_up_proj`` (E, 2F, C) and ``down_proj`` (E, C, F)."""
+def stacked_experts(module: str, separate: tuple[str, ...] = ()) -> dict[str, Stored]:
+    """The experts of a block stacked as in transformers 5: ``gate_up_proj`` (E, 2F, C) and ``down_proj`` (E, C, F).
+
+    Or each stored separately under the names of its matrices, gate, up and down, if those are given.
+    """
     halves: dict[str, Any] = {"parts": ("d_expert", "d_expert"), "axis": 1, "bare": True}
-    return {
+    stacked = {
         "blocks.{n}.ffn.experts.gate": Stored(f"{module}.gate_up_proj", **halves),
         "blocks.{n}.ffn.experts.up": Stored(f"{module}.gate_up_proj", part=1, **halves),
         "blocks.{n}.ffn.experts.down": Stored(f"{module}.down_proj", bare=True),
     }
+    others: list[Stored | None] = [Stored(f"{module}.{{e}}.{name}") for name in separate]
+    others = others or [None] * len(stacked)
+    return {ours: replace(layout, instead=other) for (ours, layout), other in zip(stacked.items(), others, strict=True)}
 
 
 def experts(module: str, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")) -> dict[str, Stored]:
@@ -395,6 +421,8 @@ class FamilyTable:
             layout = replace(layout, part=int(layer), parts=("switch",) * config.n_layers)
         if kind == "weight":
             return layout.named(layer, kind), replace(layout, among_ones=(0, 0)) if layout.bias else layout
+        if layout.bias and not (layout.of_layers or layout.bare):  # of its own, so not a part of a joint one
+            layout = replace(layout, part=0, parts=(), by_head="")
         if layout.axis and (layout.tiled or layout.coupled):  # the columns of heads, of which a bias has none
             layout = replace(layout, axis=0, apart="", tiled=False, coupled=False)
         return layout.named(layer, kind), replace(layout, offset=0.0, transposed=False)
@@ -409,11 +437,21 @@ class FamilyTable:
             instead = other.named(self._layer_word(_split_layer(module)[1], config), kind)
             if instead.replace("{e}", "0") in stored:
                 name, layout = instead, other
+        if layout.always is not None:
+            split, layer = config.experts - config.always_experts, _split_layer(parameter)[1]
+            last = replace(layout.always, expert=slice(split, None))
+            return [
+                (name, replace(layout, expert=slice(0, split))),
+                (last.named(self._layer_word(layer, config), "weight"), last),
+            ]
         if "{e}" not in name:
             return [(name, layout)]
-        rows = _count(config, layout.by_row) if layout.by_row else 0
-        layout = replace(layout, by_row="", rows=rows)
-        return [(name.replace("{e}", str(n)), replace(layout, expert=n)) for n in range(rows or count)]
+        pieces: Sequence[int | slice] = range(count)
+        if layout.by_row:  # the last may have fewer rows, and then there may be fewer pieces
+            each = -(-count // _count(config, layout.by_row))
+            pieces = [slice(first, first + each) for first in range(0, count, each)]
+        layout = replace(layout, by_row="")
+        return [(name.replace("{e}", str(n)), replace(layout, expert=one)) for n, one in enumerate(pieces)]
 
     def has(self, parameter: str) -> bool:
         """Whether the family stores one of our parameters."""
@@ -421,7 +459,10 @@ class FamilyTable:
 
     def plain(self, stored: str) -> str:
         """A stored name without the family's prefix, in the current spelling."""
-        name = stored.removeprefix(self.prefix)
+        return self.spelled(stored.removeprefix(self.prefix))
+
+    def spelled(self, name: str) -> str:
+        """A name in the current spelling."""
         for old, new in self.spellings:
             name = re.sub(old, new, name)
         return name

@@ -23,6 +23,7 @@ _KEY_PATTERNS = (
 )
 """Patterns of keys or layer_types, and what an architecture with them has; the first match is reported."""
 _KINDS = {
+    "a decoder that predicts several tokens ahead, each in a stream of its own beside that of the text": "prophetnet",
     "an encoder and a decoder, of a kind that tinytf has no table for": "trocr",
     "attention over a memory of earlier texts": "transfo-xl",
     "no softmax attention": "fnet rwkv xlstm retnet",

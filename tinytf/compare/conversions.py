@@ -15,7 +15,7 @@ from torch import Tensor
 from tinytf.compare.attempts import FORMATS, kind_of, order_in_words
 from tinytf.compare.dumps.fit import in_halves
 from tinytf.config import ModelConfig
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import ENCODER, Transformer
 from tinytf.sentences import first_of, listed
 from tinytf.steps.table import table_of
 from tinytf.trace.lens_names import in_pairs
@@ -65,10 +65,11 @@ class Parameters:
     def of(cls, model: Transformer) -> "Parameters":
         tensors = {path: parameter.detach() for path, parameter in model.named_parameters()}
         names, layers = dict[str, str](), dict[str, int | None]()
-        for address, layer in addresses_of(table_of(model.config)):
-            path = address.path(layer)
-            if path in tensors and path not in names:
-                names[path], layers[path] = address.parameter.name, layer
+        for stack, config in (("", model.config), (ENCODER, model.config.encoder)):
+            for address, layer in () if config is None else addresses_of(table_of(config)):
+                path = stack + address.path(layer)
+                if path in tensors and path not in names:
+                    names[path], layers[path] = address.parameter.name, layer
         for path in tensors:
             if path not in names:
                 block = re.match(r"blocks\.(\d+)\.(.*)", path)
@@ -76,7 +77,13 @@ class Parameters:
         return cls(model.config, tensors, names, layers)
 
     def address(self, path: str) -> str:
-        return self.names[path] if self.layers[path] is None else f"L{self.layers[path]}.{self.names[path]}"
+        stack = "enc." * path.startswith(ENCODER)
+        return stack + (self.names[path] if self.layers[path] is None else f"L{self.layers[path]}.{self.names[path]}")
+
+    def config_at(self, path: str) -> ModelConfig:
+        """The configuration of the layer of a parameter, or of its stack."""
+        encoder = self.config.encoder if path.startswith(ENCODER) else None
+        return (encoder or self.config).at(self.layers[path])
 
     def sampled(self, shape: tuple[int, ...]) -> tuple[list[str], Tensor]:
         """The parameters of a shape and their samples, (N, numbers), each of length 1."""
@@ -92,7 +99,7 @@ class Parameters:
         return {
             self.names[other]: tensor
             for other, tensor in self.tensors.items()
-            if self.layers[other] == layer and other != path
+            if self.layers[other] == layer and other != path and other.startswith(ENCODER) == path.startswith(ENCODER)
         }
 
 
@@ -174,14 +181,14 @@ def _simply(ours: Parameters, path: str, a: Tensor, b: Tensor) -> Iterator[Made]
         added = float((b - a).median())
         yield f"A's, with {added:.4g} added", a + added
     if _is_turned(path):
-        rope, heads = ours.config.at(ours.layers[path]).rope, _heads(ours, path)
+        config, heads = ours.config_at(path), _heads(ours, path)
+        rope = config.rope
         if rope.width > 2 and a.shape[0] % heads == 0:
             by_head = a.reshape(heads, a.shape[0] // heads, -1).transpose(-1, -2)  # (H, C, D)
             for words, turned in (
                 ("in pairs instead of halves", in_pairs),
                 ("put from pairs into halves, where they were in halves", in_halves),
             ):
-                config = ours.config.at(ours.layers[path])
                 yield f"A's with its rows in another order: {words}", turned(by_head, config).mT.reshape(a.shape)
     if a.dim() > 1:
         yield from _of_matrix(ours, path, a, b)
@@ -265,7 +272,7 @@ def _in_order(ours: Parameters, path: str, a: Tensor, b: Tensor) -> Iterator[Mad
 
 
 def _heads(ours: Parameters, path: str) -> int:
-    config = ours.config.at(ours.layers[path]) if ours.layers[path] is not None else ours.config
+    config = ours.config_at(path)
     if re.search(r"attention\.[kv]\.", path):
         return config.n_kv_heads
     return config.n_heads if "attention." in path else 0

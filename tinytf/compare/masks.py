@@ -34,8 +34,8 @@ def masks(site: Site, tokens: range) -> Iterator[tuple[str, Wrong]]:
     if not hides(site):
         return
     right = seen_by(site)
-    places = torch.arange(len(right), device=right.device)
-    for words, seen in sights(right, places[:, None], places, tokens):
+    queries, keys = (torch.arange(size, device=right.device) for size in right.shape)
+    for words, seen in sights(right, queries[:, None], keys, tokens):
         if not torch.equal(seen, right):
             yield words, mask_of(seen)
     if isinstance(site.operation, Mask) and (cap := site.config.attention_cap):
@@ -52,10 +52,12 @@ def hides(site: Site) -> bool:
 
 
 def seen_by(site: Site) -> Tensor:
-    """Which keys a query sees in the model, (Q, K)."""
+    """Which keys a query sees in the model in some head, (Q, K)."""
     scores, operation = site.input(), site.operation
     allowed = operation.allowed(*site.inputs()) if isinstance(operation, Mask) else None
-    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device) if allowed is None else allowed
+    if allowed is None:
+        return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+    return allowed.flatten(0, -3).any(0) if allowed.dim() > 2 else allowed
 
 
 def mask_of(seen: Tensor, added: Tensor | float = 0.0) -> Wrong:
@@ -73,10 +75,12 @@ def _resized(seen: Tensor, right: Tensor) -> Tensor:
 
     ``seen`` and ``right`` (Q, K) may differ in size.
     """
+    count, resized = min(len(seen), len(right)), right.clone()
+    if seen.dim() == 2 and seen.shape[1] == right.shape[1]:  # of another target, the same source
+        resized[:count] = seen[:count]
+        return resized
     if seen.shape == right.shape or len(seen) != seen.shape[-1]:
         return seen
-    count = min(len(seen), len(right))
-    resized = right.clone()
     resized[:count, :count] = seen[:count, :count]
     resized[: count - 1, count:] = seen[: count - 1, count - 1 : count]
     return resized
@@ -118,8 +122,8 @@ def sights(right: Tensor, query: Tensor, key: Tensor, tokens: range) -> Iterator
 
 def windows(right: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Windows of every width, to one side or both as in the model."""
-    places = torch.arange(len(right), device=right.device)
-    apart = (places[:, None] - places).abs()
+    queries, keys = (torch.arange(size, device=right.device) for size in right.shape)
+    apart = (queries[:, None] - keys).abs()
     for width in range(1, min(len(right), _WIDEST)):
         seen = apart < width
         yield f"a window of {width} tokens", seen if bool(right.triu(1).any()) else seen.tril()

@@ -418,8 +418,8 @@ class Walk:
         _, layer, head, a, b = self.shown_head
         configs = [side.config.at(layer) for side in self.sides]
         visible = [
-            chosen_in(Sight.of(config).allowed(len(a), None, a.device), *[weights] * (config.index_keys > 0))
-            for config, weights in zip(configs, (a, b), strict=True)
+            chosen_in(sight.allowed(len(a), None, a.device), *[weights] * (sight.chosen > 0))
+            for sight, weights in zip(map(Sight.of, configs), (a, b), strict=True)
         ]
         seen = None if visible[0] is None or visible[1] is None else visible[0] | visible[1]
         return Attention(layer, head, a, b, seen, tuple(self.head_distances))

@@ -260,7 +260,7 @@ class Decoder:
             for row in getattr(block, "rows", ())
         )
         predicts_next = not model.config.looks_ahead and model.config.head.kind == "lm" and not has_choice
-        is_plain = is_plain and not table_of(model.config).carried
+        is_plain = is_plain and not table_of(model.config).reads_beside
         is_plain = is_plain and all(block.mixer.called == Attention.called for block in model.config.blocks)
         is_plain = is_plain and not any(isinstance(parameter, InFile) for parameter in model.parameters())
         return is_plain and predicts_next and not is_watched(model) and not torch.is_autocast_enabled("cpu")

@@ -189,8 +189,8 @@ def _require_looking(config: ModelConfig, looking: Looking | None) -> None:
     if looking is None:
         return
     layers, layer = config.n_layers, looking.layer
-    known = layer is None or 0 <= layer < layers
-    for kind, number, count in (("layer", layer, layers), ("head", looking.head, config.at(layer * known).n_heads)):
+    heads = config.at(layer if layer in range(layers) else None).n_heads
+    for kind, number, count in (("layer", layer, layers), ("head", looking.head, heads)):
         if number is not None and not 0 <= number < count:
             raise UsageError(f"there is no {kind} {number}", f"the model has {count}: 0 to {count - 1}")
     attending = table_of(config).attention_layers

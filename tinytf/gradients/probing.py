@@ -83,7 +83,7 @@ class Draw:
     def _index_in(self, step: Step, layer: int | None, value: Tensor) -> tuple[int, ...]:
         if step.is_map:
             query = self._random.choice(self._queries(step, layer))
-            keys = self._allowed(layer)[query].nonzero().flatten().tolist()
+            keys = self._allowed(step, layer)[query].nonzero().flatten().tolist()
             return self._random.randrange(len(value)), query, self._random.choice(keys)
         rows = self._rows(step, layer)
         axes = zip(step.axes, value.shape, strict=True)
@@ -102,10 +102,10 @@ class Draw:
 
     def _queries(self, step: Step, layer: int | None) -> list[int]:
         """Queries that see more than one key: the weight of a lone key is 1, whatever its score."""
-        return [query for query in self._rows(step, layer) if int(self._allowed(layer)[query].sum()) > 1]
+        return [query for query in self._rows(step, layer) if int(self._allowed(step, layer)[query].sum()) > 1]
 
-    def _allowed(self, layer: int | None) -> Tensor:
-        mask = self._trace.allowed(layer)
+    def _allowed(self, step: Step, layer: int | None) -> Tensor:
+        mask = self._trace.allowed(layer, blocks=self._trace.steps.of_blocks(step, layer))
         return self._visible if mask is None else mask.cpu()
 
     def _in_model(self, step: Step, layer: int | None, index: tuple[int, ...]) -> tuple[int, ...]:

@@ -263,17 +263,19 @@ class HeadSaliency(Data):
 def attention_times_gradient(trace: GradientTrace) -> HeadSaliency:
     """How much the loss depends on each head's attention weights (Chefer et al. 2021, without their propagation).
 
-    NaN in layers without attention weights. Raises AddressError if a layer was not recorded.
+    NaN in layers without attention weights, and for heads that a layer lacks. Raises AddressError if a layer was not
+    recorded.
     """
     name = trace.steps.weights
-    absolute, signed = [], []
+    absolute, signed, most = [], [], trace.config.n_heads
     for layer in range(trace.config.n_layers):
         if layer not in trace.steps.attention_layers:
-            missing = (math.nan,) * trace.config.n_heads
+            missing = (math.nan,) * most
             absolute.append(missing)
             signed.append(missing)
             continue
         product = trace.step(name, layer).double() * trace.grad.step(name, layer).double()  # (H, Q, K)
-        absolute.append(tuple(product.abs().sum(dim=(1, 2)).tolist()))
-        signed.append(tuple(product.sum(dim=(1, 2)).tolist()))
+        lacking = (math.nan,) * (most - len(product))
+        absolute.append((*product.abs().sum(dim=(1, 2)).tolist(), *lacking))
+        signed.append((*product.sum(dim=(1, 2)).tolist(), *lacking))
     return HeadSaliency(tuple(absolute), tuple(signed))

@@ -169,7 +169,7 @@ class Live:
         """The weights of a head as a small picture; by default in the layer that lessons look into."""
         layer = self.layer if layer is None else layer
         weights = trace[f"L{layer}H{head}.weights"].detach().double().cpu()
-        allowed = trace.allowed(layer)
+        allowed = trace.allowed(layer, head)
         visible = torch.ones_like(weights, dtype=torch.bool) if allowed is None else allowed
         rows = (zip(row, mask, strict=True) for row, mask in zip(weights.tolist(), visible.tolist(), strict=True))
         return Map(

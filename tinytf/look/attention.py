@@ -179,7 +179,7 @@ class Attended(Report):
         """The weights of a head, or the mean over all of a layer (Q, K), float32; −∞ where a key is masked."""
         chosen = None if head is None else (head,)
         weights = self.trace.step(self.step.name, layer, chosen).float().mean(dim=0)
-        is_visible = visible(self.trace, self.step, layer)
+        is_visible = visible(self.trace, self.step, layer, head)
         return weights if is_visible is None else weights.masked_fill(~is_visible, -torch.inf)
 
     def strongest(self, layer: int, head: int) -> list[tuple[int, int, float]]:
@@ -301,7 +301,7 @@ def attention(
     if layer is not None and layer not in trace.steps.attention_layers:
         raise UsageError(f"layer {layer} has no attention weights", f"tinytf trace --layer {layer} shows its steps")
     require_attention(trace.steps)
-    if across and trace.source is None:
+    if across and not trace.config.d_source:
         raise UsageError("only the decoder of a model of two stacks has cross-attention", "leave out --cross")
     if across and layer is not None:
         raise UsageError("--layer draws what the heads of a layer read of their own text", "name heads, such as L0H*")

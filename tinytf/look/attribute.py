@@ -45,6 +45,7 @@ KINDS = (
     "feed-forward",
     "expert",
     "feed-forward bias",
+    "convolution",
     "norm bias",
     "dense bias",
     "unembedding bias",
@@ -275,11 +276,11 @@ def _allowed(trace: Trace, parts: list[Part]) -> float:
 def _frozen(trace: Trace) -> str:
     stream_norms = trace.steps.stream_norms
     norms = "the scale of every norm" if stream_norms else "the final norm's scale"
-    if not stream_norms and trace.config.embed_norm:
+    if not stream_norms and "embed.sum" in trace.steps.by_name:
         norms = "the scales of the embedding norm and the final norm"
     if trace.config.extra_streams:
-        norms = f"{norms}, the weights and sizes of the streams"
-    gated = any(isinstance(step.operation, Activate) for step in trace.steps.after)
+        norms = f"{norms}, the weights and {'gates' if trace.config.stream_rank else 'sizes'} of the streams"
+    gated = any(isinstance(step.operation, Activate) and step.name.startswith("head.") for step in trace.steps.after)
     frozen = f"{norms} and the gate of the head's activation" if gated else norms
     first, *later = trace.steps.over_vocabulary
     return f"{frozen}; the sum is {first.name}, of which the logit is made" if later else frozen

@@ -1,8 +1,8 @@
 """The routing of tokens to experts: which experts, with which weights, and how evenly a text or corpus loads them."""
 
 import math
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from tinytf.bulk.windows import corpus_windows, own_mask, run_all
+from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
+from tinytf.model.transformer import Transformer, evaluating
 from tinytf.parts.row import Step
 from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
 from tinytf.sentences import percent
@@ -122,9 +124,13 @@ class Experts(Report):
         }
 
 
+def expert_layers(config: ModelConfig) -> tuple[int, ...]:
+    """The layers with experts."""
+    return tuple(layer for layer in range(config.n_layers) if config.at(layer).experts)
+
+
 def _expert_layers(model: TextModel) -> tuple[int, ...]:
-    config = model.config
-    layers = tuple(layer for layer in range(config.n_layers) if config.at(layer).experts)
+    layers = expert_layers(model.config)
     if not layers:
         raise UsageError(
             f"{model.name} has no experts: every token goes through the same feed-forwards",
@@ -182,27 +188,38 @@ def expert_load(
     UsageError for a model without experts and for a window longer than the context.
     """
     layers = [n for n in _expert_layers(model) if layer in (None, n)]
-    config, transformer, table = model.config, model.transformer, table_of(model.config)
+    config, transformer = model.config, model.transformer
     windows = corpus_windows(model, corpus.documents(), window, on_progress)
     counts = {n: torch.zeros(config.experts, dtype=torch.int64) for n in layers}
-    seen: dict[int, Tensor] = {}
     tokens = 0
-    with ExitStack() as stack:
-        stack.callback(transformer.train, transformer.training)
-        transformer.eval()
-        for n in layers:
-            router = module_of(transformer, table.at(_choice_steps(table, n)[0].inputs[0], n), n)
-
-            def hook(module: Any, args: Any, result: Tensor, number: int = n) -> None:
-                seen[number] = result
-
-            stack.callback(router.register_forward_hook(hook).remove)
+    with evaluating(transformer), routers(transformer, layers) as routed:
         for batch, ids in run_all(transformer, windows, max(layers)):
             is_own = own_mask(batch, ids)
             for n in layers:
-                choice = seen[n]
-                for step in _choice_steps(table, n):
-                    choice = step.operation.run(module_of(transformer, step, n), ALONE, choice)
-                counts[n] += (choice.cpu()[is_own] != 0).sum(dim=0)
+                counts[n] += chosen_experts(transformer, n, routed[n]).cpu()[is_own].sum(dim=0)
             tokens += int(is_own.sum())
     return tuple(_load(n, tokens, counts[n]) for n in layers)
+
+
+@contextmanager
+def routers(model: Transformer, layers: Sequence[int]) -> Iterator[dict[int, Tensor]]:
+    """What the router of each layer says in the latest forward pass in this context, (B, T, E)."""
+    table, routed = table_of(model.config), dict[int, Tensor]()
+    with ExitStack() as stack:
+        for layer in layers:
+            router = module_of(model, table.at(_choice_steps(table, layer)[0].inputs[0], layer), layer)
+
+            def hook(module: Any, args: Any, result: Tensor, layer: int = layer) -> None:
+                routed[layer] = result
+
+            stack.callback(router.register_forward_hook(hook).remove)
+        yield routed
+
+
+@torch.no_grad()
+def chosen_experts(model: Transformer, layer: int, routed: Tensor) -> Tensor:
+    """Whether each token goes to each expert (…, E), by what the router says."""
+    table, choice = table_of(model.config), routed
+    for step in _choice_steps(table, layer):
+        choice = step.operation.run(module_of(model, step, layer), ALONE, choice)
+    return choice != 0

@@ -11,7 +11,7 @@ from tinytf.look.attribute import head_contributions
 from tinytf.look.flow import Flow, flow
 from tinytf.look.lens import most_probable_by_layer
 from tinytf.look.prediction import Prediction
-from tinytf.look.stream_parts import positions_read
+from tinytf.look.stream_parts import joined_heads, positions_read
 from tinytf.parts.row import Step
 from tinytf.report import Data, derived
 from tinytf.steps.table import StepKey
@@ -196,8 +196,9 @@ def _layer(
     if not added:
         return Layer(layer, (), (), None if direct is None else (), read)
     # After a norm of what attention adds, a head's part is as large against the whole as before it.
-    attention_norm = _norm(trace, (added[0].step, layer), rows)
-    scale = added[0].share / attention_norm if attention_norm else 0.0
+    attention = next((one for one in added if trace.steps.at(one.step, layer).role == "attention"), added[0])
+    attention_norm = _norm(trace, (attention.step, layer), rows)
+    scale = attention.share / attention_norm if attention_norm else 0.0
     sizes = (torch.linalg.vector_norm(heads.float(), dim=(1, 2)) * scale).tolist()
     return Layer(layer, added, tuple(sizes), None if direct is None else tuple(direct), read)
 
@@ -218,7 +219,9 @@ def _heads(trace: Trace, layer: int, positions: Sequence[int]) -> Tensor:
     """The vectors that each head adds at the positions: its part of W_O's product, (H, R, C)."""
     if not (trace.config.at(layer).n_heads and trace.steps.added_in(layer)):
         return torch.empty(0, len(positions), trace.config.d_model)
-    site = Site(trace, trace.steps.at(trace.steps.added[0].name, layer), layer)
-    heads = site.input()[list(positions)].unflatten(-1, (site.config.n_heads, -1))  # (R, H·D) -> (R, H, D)
-    weight = site.weight.unflatten(1, heads.shape[1:])  # (C, H·D) -> (C, H, D)
+    attention = next(step for step in trace.steps.added if step.role == "attention")
+    site = Site(trace, trace.steps.at(attention.name, layer), layer)
+    joined, matrix = joined_heads(site)
+    heads = joined[list(positions)].unflatten(-1, (site.config.n_heads, -1))  # (R, H·D) -> (R, H, D)
+    weight = matrix.to(heads.dtype).unflatten(1, heads.shape[1:])  # (C, H·D) -> (C, H, D)
     return torch.einsum("rhd,chd->hrc", heads, weight)

@@ -61,7 +61,7 @@ class Readout:
         is_linear = self.has_directions and not any(isinstance(step.operation, Activate) for step in table.after)
         on_stream = {name for layer in range(config.n_layers) for name in table.stream(layer)}
         norms = [norm for norm in table.stream_norms if not in_stream or norm.name in on_stream]
-        self.is_normed = is_linear and not (norms or table.stream_scales or config.memory_sets)
+        self.is_normed = is_linear and not (norms or table.stream_scales or config.memory_sets or config.extra_streams)
         self.direct = self.is_normed and not config.logit_cap
         scale = config.logit_scale * (1 if in_stream else config.residual_scale)
         self.gain = gain_of(model.final_norm).double() * scale

@@ -119,6 +119,11 @@ def rollout(
             f"layers {span(without_attention)} have no attention weights, so what flows through them is not known",
             "tinytf trace shows what each layer reads",
         )
+    if blocks := [layer for layer in range(stop + 1) if trace.config.at(layer).block_size]:
+        raise UsageError(
+            f"layers {span(blocks)} also look at blocks of tokens, whose weights do not say what flows from each token",
+            "tinytf trace shows the weights of both",
+        )
     if not force:
         # All maps are kept. One layer's heads take four float32 tensors, of scores and weights, and float64 weights.
         layers = stop + 1

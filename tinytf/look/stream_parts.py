@@ -6,21 +6,25 @@ They are sent through every step on the way to the logits, each by itself.
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tinytf.parts.row import Step
 from tinytf.steps.operations import (
     Activate,
     Add,
     LayerScale,
+    Linear,
     MatchStreams,
     MeanOfTokens,
     MixStreams,
     Multiply,
     Norm,
+    PartNorm,
     Same,
+    ShortConv,
     StreamLinear,
     SumExperts,
+    Switch,
 )
 from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import StepKey
@@ -85,10 +89,12 @@ class Parts:
         site, rows = Site(self.frozen, step, layer), torch.cat(self.rows)
         before, after = (float64(tensor[self.position]) for tensor in (site.input(), site.value))
         if isinstance(step.operation, Norm):  # its scale, computed from the whole input, is frozen
-            weight, centred = float64(gain_of(site.module)), isinstance(site.module, nn.LayerNorm)
-            x = before - before.mean() if centred else before
-            scale = weight / (x.square().mean() + site.module.eps).sqrt()
-            self.rows = [(rows - rows.mean(dim=-1, keepdim=True) if centred else rows) * scale]
+            width = site.config.sizes[step.operation.part] if isinstance(step.operation, PartNorm) else len(before)
+            before, rows = (x.unflatten(-1, (-1, width)) for x in (before, rows))  # of what is normed together
+            if step.operation.centred:
+                before, rows = (x - x.mean(dim=-1, keepdim=True) for x in (before, rows))
+            sizes = (before.square().mean(dim=-1, keepdim=True) + site.module.eps).sqrt()
+            self.rows = [(rows / sizes).flatten(-2) * float64(gain_of(site.module))]
             self.add(f"{step.name} bias", "norm bias", getattr(site.module, "bias", None), layer)
         elif isinstance(step.operation, MixStreams):
             places = [(number, place) for number, place in enumerate(site.sources) if place in self.passed]
@@ -99,6 +105,13 @@ class Parts:
             apart = [step.operation.apart(x) for x in (float64(site.input(1)[self.position]), others)]
             ratio = step.operation.ratio(float64(site.input(0)[self.position]), apart[0])
             self.rows = [torch.cat((main, (apart[1] * ratio).flatten(-2)), dim=-1)]
+        elif isinstance(step.operation, Switch):  # its gate is frozen
+            gate = step.operation.factor(float64(site.input(1)[self.position]))
+            self.rows = [self._at(site.sources[0]) * gate]
+        elif isinstance(step.operation, ShortConv):  # of the token itself; what earlier ones give is one more part
+            own = float64(site.module.weight)[:, -1]
+            self.rows = [rows * own]
+            self.add(f"{step.name} of earlier tokens", "convolution", after - before * own, layer)
         elif isinstance(step.operation, StreamLinear):
             self.rows = [step.operation.forward(rows, float64(site.module.weight))]
         elif isinstance(step.operation, Multiply):
@@ -184,7 +197,13 @@ def _mean(found: Sequence[Parts]) -> Parts:
 
 
 def _send_after(parts: Parts, steps: Sequence[Step]) -> None:
-    for step in steps:
+    """Send the parts through the steps; not those from which a frozen gate is computed."""
+    needed, way = {step.name for step in steps[-1:]}, list[Step]()
+    for step in reversed(steps):
+        if step.name in needed:
+            way.append(step)
+            needed |= {*(step.inputs[:1] if isinstance(step.operation, Switch) else step.inputs)}
+    for step in reversed(way):
         parts.send_through(step)
         parts.mark(step.name)
 
@@ -231,7 +250,8 @@ def attention_or_feed_forward(stream: Parts, step: Step, layer: int) -> Parts:
     )
     kind = {"attention": "attention", "cross": "cross-attention"}.get(step.role, "feed-forward")
     if of_heads:
-        side_by_side = float64(trace.step(step.inputs[0], layer)[position])  # (H·D,)
+        heads_joined, weight = joined_heads(site)
+        side_by_side = float64(heads_joined[position])  # (H·D,)
         heads = side_by_side.unflatten(0, (trace.config.at(layer).n_heads, -1))  # (H, D)
         vectors = torch.einsum("hd,chd->hc", heads, weight.unflatten(1, heads.shape))  # (C, H·D) -> (C, H, D)
         parts.add_heads(layer, torch.zeros_like(vectors) if exchanged else vectors)
@@ -244,12 +264,27 @@ def attention_or_feed_forward(stream: Parts, step: Step, layer: int) -> Parts:
     return parts
 
 
+def joined_heads(site: Site) -> tuple[Tensor, Tensor]:
+    """The heads side by side that attention's output is made of, (T, H·D), and the matrix between, (C, H·D), float64.
+
+    Two matrices, of which the first compresses groups of heads, are one here.
+    """
+    weight = float64(site.weight)
+    while isinstance(site.source_steps[0].operation, Linear):
+        site = Site(site.trace, site.source_steps[0], site.layer)
+        weight = weight @ float64(site.weight)
+    return site.input(), weight
+
+
 def _experts_parts(stream: Parts, step: Step, layer: int) -> Parts:
-    """The parts of each expert to which the token is routed, and of the shared expert."""
+    """The parts of each expert to which the token is routed, and of the shared expert; or n-gram embeddings."""
     trace, position = stream.trace, stream.position
     parts = Parts(trace, position, stream.frozen)
     if trace.is_exchanged(step.name, layer):
         parts.add(step.name, "exchanged", trace.step(step.name, layer)[position], layer)
+        return parts
+    if step.role == "embed":
+        parts.add(step.name, "embedding", trace.step(step.name, layer)[position], layer)
         return parts
     for name, at in trace.steps.sources(step, layer) if isinstance(step.operation, Add) else ((step.name, layer),):
         source = trace.steps.at(name, at)

@@ -11,6 +11,7 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.errors import MemoryShortage, UsageError
 from tinytf.memory import UNASKED, free_bytes, in_gib
+from tinytf.parts import added_conv, ngrams
 
 
 @dataclass(frozen=True)
@@ -54,14 +55,16 @@ class KVCache:
             )
         shapes = [_shapes(config.at(layer), batch, self.capacity) for layer in range(config.n_layers)]
         states = [batch * block.mixer.state_size for block in config.blocks]
+        layers = [config.at(layer) for layer in range(config.n_layers)]
+        beside = [batch * (ngrams.windows_of(layer) + added_conv.windows_of(layer)) for layer in layers]
         numbers = (state or sum(map(math.prod, of.values())) for state, of in zip(states, shapes, strict=True))
-        _require_memory(sum(numbers) * dtype.itemsize, batch, self.capacity, torch.device(device))
+        _require_memory(sum((*numbers, *beside)) * dtype.itemsize, batch, self.capacity, torch.device(device))
         self.position, self.reached, self.batch, self.device = 0, 0, batch, torch.device(device)
         self.layers = [
-            StateCache(self, state * dtype.itemsize // batch)
+            StateCache(self, (state + windows) * dtype.itemsize // batch)
             if state
             else LayerCache(self, **{name: torch.zeros(of[name], device=device, dtype=dtype) for name in of})
-            for state, of in zip(states, shapes, strict=True)
+            for state, windows, of in zip(states, beside, shapes, strict=True)
         ]
 
     def require_memory(self, texts: int) -> None:
@@ -108,19 +111,30 @@ class KVCache:
 def _shapes(layer: ModelConfig, batch: int, capacity: int) -> dict[str, tuple[int, ...]]:
     """The shapes of what a layer with attention stores, by name."""
     of_head = (batch, layer.n_kv_heads, capacity)
-    index_width = 0 if layer.shares_index else layer.index_width
+    sizes, indexed = layer.sizes, layer.index_keys > 0 and not layer.shares_index
+    widths = {"index_keys": layer.index_width} if indexed and not layer.block_size else {}
+    if layer.block_size:  # the tokens that blocks are made of
+        widths |= dict.fromkeys(("block_content", "block_scores"), sizes["d_block"])
+    if layer.block_size and indexed:
+        widths |= dict.fromkeys(("index_content", "index_scores"), sizes["d_index_block"])
     return {
         "keys": (*of_head, layer.d_head),
         "values": (*of_head, layer.value_width),
-        "index_keys": (batch, capacity, index_width),
+        **{name: (batch, capacity, width) for name, width in widths.items()},
     }
 
 
 class _OfOneLayer:
-    """What the cache keeps of one layer; ``owner`` counts the tokens."""
+    """What the cache keeps of one layer; ``owner`` counts the tokens.
+
+    States, such as the window of a convolution, are stored under the module or kernel that computes each; their size
+    does not grow. It holds each state after the last token, after the one before it, and at the start of the last pass,
+    so that the cache can continue after an interrupted pass or one token back.
+    """
 
     def __init__(self, owner: KVCache) -> None:
         self.owner, self._once = owner, dict[str, Tensor]()
+        self._states: dict[Any, dict[int, Tensor]] = {}
 
     def once(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
         """What no token of the text changes, such as keys of a source: computed with the first tokens."""
@@ -131,67 +145,9 @@ class _OfOneLayer:
     def select(self, rows: Sequence[int]) -> None:
         """Keep the texts of ``rows``."""
         self._once = {name: kept[list(rows)] for name, kept in self._once.items()}
-
-
-class LayerCache(_OfOneLayer):
-    """The keys and values of one layer, and the keys of its indexer, if any."""
-
-    def __init__(self, owner: KVCache, keys: Tensor, values: Tensor, index_keys: Tensor) -> None:
-        super().__init__(owner)
-        self.keys, self.values, self.index_keys = keys, values, index_keys
-
-    @property
-    def allocated(self) -> int:
-        """The allocated bytes."""
-        return self.keys.nbytes + self.values.nbytes + self.index_keys.nbytes
-
-    def use(self, number: int) -> LayerUse:
-        """The use of this memory; ``number`` is the number of the layer."""
-        batch, groups, capacity, width = self.keys.shape
-        per_token, tokens = self.allocated // capacity, self.owner.position
-        return LayerUse(
-            number,
-            (batch, groups, capacity, width),
-            tokens,
-            per_token * tokens,
-            per_token * capacity,
-            per_token,
-        )
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Keep the texts of ``rows``, in the same memory if their number does not change."""
-        super().select(rows)
-        used = self.owner.position
-        for name in ("keys", "values", "index_keys"):
-            stored: Tensor = getattr(self, name)
-            selected = stored[list(rows)][..., :used, :]  # (rows, G, position, D), a copy
-            if len(rows) != len(stored):
-                stored = stored.new_zeros(len(rows), *stored.shape[1:])
-                setattr(self, name, stored)
-            stored[..., :used, :] = selected
-
-    def extend(self, name: str, new: Tensor) -> Tensor:
-        """Store the ``keys`` or ``values`` of T new tokens, (B, G, T, D), and return those of all tokens, as a view.
-
-        The ``index_keys`` of an indexer are (B, T, D).
-        """
-        stored: Tensor = getattr(self, name)
-        start, end = self.owner.position, self.owner.position + new.shape[-2]
-        stored[..., start:end, :] = new
-        return stored[..., :end, :]
-
-
-class StateCache(_OfOneLayer):
-    """The states of one layer, each under the module or kernel that computes it; their size does not grow.
-
-    It holds each state after the last token, after the one before it, and at the start of the last pass, so that the
-    cache can continue after an interrupted pass or one token back.
-    """
-
-    def __init__(self, owner: KVCache, needed: int) -> None:
-        super().__init__(owner)
-        self.needed = needed
-        self._states: dict[Any, dict[int, Tensor]] = {}
+        self._states = {
+            key: {n: state[list(rows)] for n, state in states.items()} for key, states in self._states.items()
+        }
 
     def recall(self, key: Any) -> Tensor | None:
         """The state (B, …) after the cached tokens; None for an empty cache.
@@ -211,6 +167,74 @@ class StateCache(_OfOneLayer):
         self._states[key] = {**start, position + tokens - 1: before, position + tokens: state}
 
     @property
+    def _state_bytes(self) -> int:
+        """The bytes of one state of each kind."""
+        return sum(states[max(states)].nbytes for states in self._states.values())
+
+
+class LayerCache(_OfOneLayer):
+    """The keys and values of one layer, and what its indexer and its blocks are computed from, if any."""
+
+    def __init__(self, owner: KVCache, **stored: Tensor) -> None:
+        super().__init__(owner)
+        self.stored = stored
+
+    @property
+    def keys(self) -> Tensor:
+        return self.stored["keys"]
+
+    @property
+    def values(self) -> Tensor:
+        return self.stored["values"]
+
+    @property
+    def allocated(self) -> int:
+        """The allocated bytes."""
+        return sum(stored.nbytes for stored in self.stored.values()) + self._state_bytes
+
+    def use(self, number: int) -> LayerUse:
+        """The use of this memory; ``number`` is the number of the layer."""
+        batch, groups, capacity, width = self.keys.shape
+        per_token, tokens = self.allocated // capacity, self.owner.position
+        return LayerUse(
+            number,
+            (batch, groups, capacity, width),
+            tokens,
+            per_token * tokens,
+            per_token * capacity,
+            per_token,
+        )
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep the texts of ``rows``, in the same memory if their number does not change."""
+        super().select(rows)
+        used = self.owner.position
+        for name, stored in self.stored.items():
+            selected = stored[list(rows)][..., :used, :]  # (rows, G, position, D), a copy
+            if len(rows) != len(stored):
+                stored = stored.new_zeros(len(rows), *stored.shape[1:])
+                self.stored[name] = stored
+            stored[..., :used, :] = selected
+
+    def extend(self, name: str, new: Tensor) -> Tensor:
+        """Store the ``keys`` or ``values`` of T new tokens, (B, G, T, D), and return those of all tokens, as a view.
+
+        What an indexer and blocks are computed from is (B, T, D).
+        """
+        stored = self.stored[name]
+        start, end = self.owner.position, self.owner.position + new.shape[-2]
+        stored[..., start:end, :] = new
+        return stored[..., :end, :]
+
+
+class StateCache(_OfOneLayer):
+    """The states of one layer whose mixer has one."""
+
+    def __init__(self, owner: KVCache, needed: int) -> None:
+        super().__init__(owner)
+        self.needed = needed
+
+    @property
     def read(self) -> Tensor:
         """The state (B, …) that the layer reads last: not the windows of its convolutions, which come before it."""
         *_, states = self._states.values()
@@ -219,19 +243,11 @@ class StateCache(_OfOneLayer):
     @property
     def allocated(self) -> int:
         """The bytes of one state of each kind; the predicted bytes before there is any."""
-        last = (states[max(states)].nbytes for states in self._states.values())
-        return sum(last) or self.needed * self.owner.batch
+        return self._state_bytes or self.needed * self.owner.batch
 
     def use(self, number: int) -> LayerUse:
         """The use of this memory; ``number`` is the number of the layer."""
         return LayerUse(number, (), self.owner.position, self.allocated, self.allocated, 0)
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Keep the texts of ``rows``."""
-        super().select(rows)
-        self._states = {
-            key: {n: state[list(rows)] for n, state in states.items()} for key, states in self._states.items()
-        }
 
 
 def _require_memory(needed: int, texts: int, tokens: int, device: torch.device) -> None:

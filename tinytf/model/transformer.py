@@ -196,7 +196,7 @@ class Transformer(nn.Module):
         self.pooling = Pooling(config) if config.pooling != "none" else None
         self.head = Head(config) if config.head.kind != "none" else None
         self.encoder = None if config.encoder is None else Transformer(config.encoder)
-        if config.encoder is not None:
+        if config.d_source:
             (step,) = (step for step in table_of(config).before if step.name == "source")
             self.source = step.operation.make_module(config, step)
         self.reads: Source | None = None
@@ -398,15 +398,18 @@ class Transformer(nn.Module):
     ) -> Carried | None:
         """What the blocks take beside the stream: ids, embeddings, token types and the source; None for nothing."""
         last = self.embed.rows[-1].name
-        if self.encoder is None:
-            table = table_of(self.config)
-            reads_more = table.carried or table.reads_ids or self.config.segments
-            return Carried(ids, {last: x}, types) if reads_more else None
+        if not self.config.d_source:
+            return Carried(ids, {last: x}, types) if table_of(self.config).reads_beside else None
         source = source or self.reads
         if source is None:
-            raise UsageError("this model reads another text, its source, and has none", "give it: model.reading(TEXT)")
+            hint = (
+                "give it: model.reading(TEXT)" if self.encoder else "give its states: --source FILE, or model.reading"
+            )
+            raise UsageError("this model reads another text, its source, and has none", hint)
         states = source.states
-        if self.encoder.exchanged and source.trace is not None:  # which change what it gives
+        if (
+            self.encoder is not None and self.encoder.exchanged and source.trace is not None
+        ):  # which change what it gives
             states = self.encoder.hidden(torch.tensor([source.trace.encoding.ids], device=ids.device))
         states = self.source(states.expand(len(ids), -1, -1))
         return Carried(ids, {last: x, "source": states}, types, source.mask)

@@ -22,10 +22,10 @@ def removable(config: ModelConfig) -> tuple[str, ...]:
     """The parts of ``LEFT_OUT`` that a model has: leaving one out changes its table."""
 
     def changes(part: str) -> bool:
-        table = table_of(without_part(config, part))
         try:
+            table = table_of(without_part(config, part))
             return table.rows != table_of(config).rows and table.carried is not None
-        except ConfigError:  # without windows, layers of other sizes would share their keys
+        except ConfigError:  # without windows, layers of other sizes would share their keys; blocks need a mask
             return False
 
     return tuple(filter(changes, LEFT_OUT))

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tinytf.errors import ConfigError
-from tinytf.parts import indexer
+from tinytf.parts import blocks, indexer
+from tinytf.parts.added_conv import KEYS_AND_VALUES
+from tinytf.parts.blocks import Blocks, has_blocks
 from tinytf.parts.indexer import Indexer
 from tinytf.parts.memory import ADAPTED_ATTENTION
 from tinytf.parts.part import (
@@ -26,12 +28,14 @@ from tinytf.parts.positions import (
     GROWN,
     NOT_OWN,
     OF_DISTANCES,
+    PROFILED,
     SCORED,
     SHIFTED,
     TURNED,
     Alibi,
     Distances,
     Growth,
+    Profiles,
     Rotary,
     make_keys,
     make_projection,
@@ -76,24 +80,31 @@ class Latent(Part):
     """Latent attention: keys and values are computed from a normed vector ``kv_rank`` wide (DeepSeek-V2).
 
     Every key then begins with ``rope_width`` dimensions that all heads share and RoPE rotates. With a ``q_rank``
-    queries too are computed from a vector of that width. ``kv_scale`` multiplies the normed vector (LongCat-Flash).
+    queries too are computed from a vector of that width, even without a ``kv_rank`` (DeepSeek-V4). ``kv_scale``
+    multiplies the normed vector (LongCat-Flash), and ``latent_eps`` is the ε of these norms. Without positions
+    ``rope_width`` may be 0: no part is shared. A layer that ``shares_latent`` takes the vector and the shared part of
+    the last layer below with its own (Mistral Large 4).
     """
 
     q_rank: int = leaf(0, COUNT, said="a rank of {} of queries")
     kv_rank: int = leaf(0, COUNT, said="a rank of {} of keys and values")
     kv_scale: float = leaf(1.0, ABOVE_ZERO, said="latent keys and values times {}")
+    latent_eps: float = leaf(LATENT_EPS, ABOVE_ZERO, said="eps {} of the norms of latent vectors")
+    shares_latent: bool = leaf(False, differs=True, said="the latent keys and values of an earlier layer")
 
     def require(self) -> None:
-        if self.q_rank and not self.kv_rank:
-            raise ConfigError(f"q_rank {self.q_rank} needs a kv_rank")
         if self.kv_scale != 1 and not self.kv_rank:
             raise ConfigError(f"kv_scale {self.kv_scale:g} needs a kv_rank")
+        if self.shares_latent and not self.kv_rank:
+            raise ConfigError("shares_latent needs a kv_rank")
 
     def words(self, causal: bool) -> dict[str, str]:
         return {
             "widths": listed(
                 bool(self.kv_rank) and f"keys and values of {self.kv_rank} numbers a token{self._scale_words()}",
+                self.shares_latent and "those of an earlier layer",
                 bool(self.q_rank) and f"queries of {self.q_rank}",
+                self.latent_eps != LATENT_EPS and f"normed with ε {self.latent_eps:g}",
             )
         }
 
@@ -107,6 +118,7 @@ class QKNorm(Part):
 
     Or of all heads at once (``all``). With ``qk_norm_last`` it follows the rotation; without ``qk_norm_gain`` it has
     no parameters, and without ``qk_norm_bias`` no bias where the other norms have one (StableLM).
+    Without ``q_norm_gain`` that of queries has no parameters (DeepSeek-V4).
     ``v_norm`` norms the values of each head too, without parameters (Gemma 4).
     """
 
@@ -123,6 +135,7 @@ class QKNorm(Part):
     )
     qk_norm_gain: bool = leaf(True, said="the gain of the norm of queries and keys")
     qk_norm_bias: bool = leaf(True, said="the bias of the norm of queries and keys")
+    q_norm_gain: bool = leaf(True, said="the gain of the norm of queries")
     v_norm: bool = leaf(False, said="the norm of values")
 
     def require(self) -> None:
@@ -132,6 +145,7 @@ class QKNorm(Part):
     def words(self, causal: bool) -> dict[str, str]:
         after = " after the rotation" if self.qk_norm_last else ""
         gain = " without a gain" if not self.qk_norm_gain else "" if self.qk_norm_bias else " without a bias"
+        gain += " and that of q without a gain" * (self.qk_norm_gain and not self.q_norm_gain)
         queries_keys = self.qk_norm and f"on q and k too{_ACROSS[self.qk_norm_across]}{after}{gain}"
         return {"norm": listed(queries_keys, self.v_norm and "on v too without a gain")}
 
@@ -146,21 +160,24 @@ class Attention(Part):
     (0: √d_head) and softly capped at ``attention_cap``; ``attention_sinks`` adds a learned logit per head that takes a
     share of every softmax. Without ``k_bias`` keys have no bias where queries and values do (DeBERTa), without
     ``gate_bias`` the gate (LFM3). Queries, keys and values are clipped to ±``clip_qkv``. ``values_of_keys`` have no
-    matrix of their own: they are the keys before their norm and rotation (Gemma 4). With ``shares_keys`` a layer has
-    queries only: its keys and values are those of the last layer below with its own and as wide a window. Each of
-    ``relative_buckets`` of distances adds a learned bias to the scores, shared by all layers (MPNet, T5) unless
-    ``relative_by_layer`` (UMT5); all from ``relative_farthest`` on fall into one. ``sinusoidal_halves`` puts all sines
-    before all cosines (XGLM), as does ``sinusoidal_concat`` with the frequencies of the paper (CTRL). ``talking_heads``
-    mixes the maps of all heads before and after the softmax. ``attention_gate`` multiplies every number that a head
-    gives by the ``gate_function`` of another, computed from the input of attention (Qiu et al. 2025); with
-    ``gate_by_head`` there is one such number for each head (Laguna). ``query_biases`` are added to queries, one where
-    they score keys and another where they score distances; with ``segments`` they score, by a third, vectors of their
-    own segment and of all others (XLNet). ``out_norm`` norms what all heads give before the last matrix (BitNet).
-    ``qkv_groups`` are equal parts of a token that make as many equal parts of its queries, keys and values, each by a
-    matrix of its own (SqueezeBERT). With ``head_experts`` every key-value head has a query head of each expert, and a
-    router chooses as many experts as in the feed-forward: their heads are multiplied by their weight, those of the
-    others by 0 (Shen et al. 2024). With a ``lambda_init`` heads h and h + H/2 both use the difference of their maps,
-    and what the two give is normed together and multiplied by 1 − ``lambda_init`` (Ye et al. 2024).
+    matrix of their own: they are the keys before their norm and rotation (Gemma 4). With ``values_turned`` they are the
+    keys after both, and what a head gives is rotated back by the position of its query; ``o_groups`` of heads then each
+    make an equal part of ``o_rank`` numbers, 0 for none, from which the output is computed (DeepSeek-V4). With
+    ``shares_keys`` a layer has queries only: its keys and values are those of the last layer below with its own and as
+    wide a window. Each of ``relative_buckets`` of distances adds a learned bias to the scores, shared by all layers
+    (MPNet, T5) unless ``relative_by_layer`` (UMT5); all from ``relative_farthest`` on fall into one.
+    ``sinusoidal_halves`` puts all sines before all cosines (XGLM), as does ``sinusoidal_concat`` with the frequencies
+    of the paper (CTRL). ``talking_heads`` mixes the maps of all heads before and after the softmax. ``attention_gate``
+    multiplies every number that a head gives by the ``gate_function`` of another, computed from the input of attention
+    (Qiu et al. 2025); with ``gate_by_head`` there is one such number for each head (Laguna). ``query_biases`` are added
+    to queries, one where they score keys and another where they score distances; with ``segments`` they score, by a
+    third, vectors of their own segment and of all others (XLNet). ``out_norm`` norms what all heads give before the
+    last matrix (BitNet). ``qkv_groups`` are equal parts of a token that make as many equal parts of its queries, keys
+    and values, each by a matrix of its own (SqueezeBERT). With ``head_experts`` every key-value head has a query head
+    of each expert, and a router chooses as many experts as in the feed-forward: their heads are multiplied by their
+    weight, those of the others by 0 (Shen et al. 2024). With a ``lambda_init`` heads h and h + H/2 both use the
+    difference of their maps, and what the two give is normed together and multiplied by 1 − ``lambda_init`` (Ye et al.
+    2024).
     """
 
     called = "attention"
@@ -195,10 +212,14 @@ class Attention(Part):
     query_biases: bool = leaf(False, said="biases of queries")
     segments: bool = leaf(False, said="the scores of segments")
     values_of_keys: bool = leaf(False, differs=True, said="values that are the keys")
+    values_turned: bool = leaf(False, said="values that are the rotated keys")
     shares_keys: bool = leaf(False, differs=True, said="the keys and values of an earlier layer")
     o_bias: bool = leaf(True, differs=True, said="the bias of the output of attention")
+    o_groups: int = leaf(1, POSITIVE, said="{} groups of heads in the output of attention")
+    o_rank: int = leaf(0, COUNT, said="a rank of {} of the output of attention")
     latent: Latent = field(default_factory=Latent)
     indexer: Indexer = field(default_factory=Indexer)
+    blocks: Blocks = field(default_factory=Blocks)
     qk_norms: QKNorm = field(default_factory=QKNorm)
     positions: str = choice(*POSITIONS, differs=True, off="none", said="{}", named=_POSITIONED)
     rotary: Rotary = field(default_factory=Rotary)
@@ -208,6 +229,7 @@ class Attention(Part):
     relative_farthest: int = leaf(128, POSITIVE, usual=(20, 256), said="distances of {} tokens and more in one bucket")
     by_distance: Distances = field(default_factory=Distances)
     growth: Growth = field(default_factory=Growth)
+    profile: Profiles = field(default_factory=Profiles)
 
     def require(self) -> None:
         if not self.n_kv_heads:
@@ -238,6 +260,14 @@ class Attention(Part):
             raise ConfigError(f"lambda_init needs an even number of each, not {heads}")
         if self.attention_gate + self.head_experts + bool(self.lambda_init) > 1:
             raise ConfigError("attention_gate, head_experts and lambda_init exclude one another")
+        if self.values_turned and (self.values_of_keys or self.latent.kv_rank or self.d_value or self.shares_keys):
+            raise ConfigError("values_turned need keys of their own, and no other values")
+        if self.blocks.block_size and not (self.attention_sinks and self.values_turned and self.n_kv_heads == 1):
+            raise ConfigError("a block_size needs attention_sinks, values_turned and one key head")
+        if self.blocks.block_size and (self.talking_heads or self.lambda_init or self.attention_cap):
+            raise ConfigError("a block_size needs scores that are neither capped nor mixed")
+        if self.o_rank % self.o_groups or self.n_heads % self.o_groups or (self.o_groups > 1 and not self.o_rank):
+            raise ConfigError(f"o_groups {self.o_groups} do not divide n_heads {self.n_heads} and o_rank {self.o_rank}")
         if self.relative_buckets % 4:
             raise ConfigError(f"relative_buckets {self.relative_buckets} is not a multiple of 4")
         of_distances = self.by_distance.distances
@@ -257,7 +287,7 @@ class Attention(Part):
 
     def _require_latent(self) -> None:
         rank, turned = self.latent.kv_rank, self.rotary.rope_width
-        if not 0 < turned < self.d_head:
+        if not (0 < turned < self.d_head or (self.positions == "none" and not turned)):
             need = f"a rope_width between 0 and d_head {self.d_head}, not {turned}"
             raise ConfigError(f"kv_rank {rank} needs {need}")
         needed = {
@@ -280,10 +310,14 @@ class Attention(Part):
             raise ConfigError(f"d_model {d_model} is odd, but sinusoidal positions fill pairs of dimensions")
         if self.positions == "alibi" and not causal:
             raise ConfigError("ALiBi counts back from each query, but causal is false")
+        if self.blocks.block_size and not (causal and self.mask):
+            raise ConfigError(f"blocks of {self.blocks.block_size} tokens need a causal mask")
         if self.window and causal and not self.mask:
             raise ConfigError(f"a window of {self.window} tokens needs a mask, but mask is false")
         if self.indexer.index_keys and self.indexer.index_width < self.rotary.rope_width:
             raise ConfigError(f"index_width {self.indexer.index_width} is below rope_width {self.rotary.rope_width}")
+        if self.indexer.index_by_head and (self.indexer.index_heads != self.n_kv_heads or not causal):
+            raise ConfigError(f"index_by_head needs a decoder, and as many index_heads as key heads, {self.n_kv_heads}")
         if self.chunk and (self.window or not (causal and self.mask)):
             raise ConfigError(f"chunks of {self.chunk} tokens need a causal mask, and no window")
 
@@ -311,13 +345,15 @@ class Attention(Part):
                 self.talking_heads and "mixed over heads before and after the softmax",
                 bool(self.lambda_init) and f"the maps of two heads subtracted, λ from {self.lambda_init:.4g}",
                 self.values_of_keys and "the values are the keys",
+                self.values_turned and "the values are the rotated keys, and what heads give is rotated back",
                 self.shares_keys and "keys and values of an earlier layer",
             ),
             "gates": self._gate_words(),
             "widths": listed(
                 f"d_head {self.d_head}",
+                bool(self.o_rank) and f"heads compressed to {self.o_rank} numbers in {self.o_groups} groups",
                 bool(self.d_value) and self.d_value != self.d_head and f"values {self.d_value}",
-                bool(self.latent.kv_rank)
+                bool(self.latent.kv_rank and self.rotary.rope_width)
                 and self.positions != "rotary"
                 and f"{self.rotary.rope_width} of a key shared by all heads",
             ),
@@ -334,7 +370,9 @@ class Attention(Part):
             bool(self.lambda_init) and "on what each pair of heads gives too",
             self.out_norm and "on the heads side by side too",
         )
-        parts = (self.growth, self.by_distance, self.latent, self.indexer, self.qk_norms)
+        parts = (
+            self.growth, self.profile, self.by_distance, self.latent, self.blocks, self.indexer, self.qk_norms,
+        )  # fmt: skip
         return merged(rows, *(part.words(causal) for part in parts))
 
     def _gate_words(self) -> str:
@@ -362,6 +400,14 @@ def _latent(c: Config) -> bool:
     return c.kv_rank > 0
 
 
+def _own_latent(c: Config) -> bool:
+    return _latent(c) and not c.shares_latent
+
+
+def _in_parts(c: Config) -> bool:
+    return _latent(c) and c.rope_width > 0
+
+
 def _scaled_latent(c: Config) -> bool:
     return _latent(c) and c.kv_scale != 1
 
@@ -386,12 +432,16 @@ def _head_norm(o: "ModuleType", c: Config) -> Any:
     return o.HeadNorm(c.norm == "layernorm", c.norm_eps, learned, int(c.qk_norm_across == "all"))
 
 
+def _q_norm(o: "ModuleType", c: Config) -> Any:
+    return _head_norm(o, c) if c.q_norm_gain else o.Norm(c.norm == "layernorm", c.norm_eps, ())
+
+
 def _out_norm(o: "ModuleType", c: Config) -> Any:
     return o.Norm(c.norm == "layernorm", c.norm_eps, c.norm_parameters)
 
 
 def _latent_norm(o: "ModuleType", c: Config) -> Any:
-    return o.Norm(False, LATENT_EPS, ("gain",))
+    return o.Norm(False, c.latent_eps, ("gain",))
 
 
 def _gate(o: "ModuleType", c: Config) -> Any:
@@ -413,6 +463,10 @@ def _differential(c: Config) -> bool:
 
 def _routed(c: Config) -> bool:
     return c.head_experts
+
+
+def _turned_back(c: Config) -> bool:
+    return c.values_turned and c.positions == "rotary"
 
 
 def _talking(c: Config) -> bool:
@@ -441,31 +495,40 @@ ROWS: tuple[Step, ...] = (
     Step("q", "queries", "{0}·W_Q{qkv_bias}", HEADS, ("<into q>",), "q", recorded=True,
          make=make_projection, module="attention.q", matrix="W_Q"),
     Step("kv_a", "keys and values, compressed", "{0}·W_KVA", ("token", "kv_rank"), (RESIDUAL,), "k",
-         when=_latent, absent=_NOT_LATENT, make=make_projection, module="attention.kv_a", matrix="W_KVA"),
+         when=_own_latent, absent=_NOT_LATENT, make=make_projection, module="attention.kv_a", matrix="W_KVA"),
     Step("kv_a_norm", "keys and values, compressed and normed", "RMSNorm({0})", ("token", "kv_rank"), ("kv_a",), "k",
-         when=_latent, absent=_NOT_LATENT, make=_latent_norm, module="attention.kv_a_norm", matrix="gain"),
+         when=_own_latent, absent=_NOT_LATENT, make=_latent_norm, module="attention.kv_a_norm", matrix="gain"),
+    Step("kv_a_norm", "compressed keys and values of an earlier layer", "{lender}", ("token", "kv_rank"), (), "k",
+         recorded=True, when=lambda c: c.shares_latent, make=lambda o, _: o.Same(), lent="kv_a_norm"),
     Step("kv_a_scaled", "keys and values, normed and scaled", "{0} · {kv_scale}", ("token", "kv_rank"),
          ("kv_a_norm",), "k", when=_scaled_latent, absent="compressed keys and values are not scaled in this model",
          make=lambda o, c: o.Multiply(c.kv_scale)),
     Step("k_shared", "keys, the part of all heads", "{0}·W_KR", ("token", "d_shared_key"), (RESIDUAL,), "k",
-         when=_latent, absent=_NOT_LATENT, make=make_projection, module="attention.k_shared", matrix="W_KR"),
+         when=lambda c: _in_parts(c) and not c.shares_latent, absent=_NOT_LATENT, make=make_projection,
+         module="attention.k_shared", matrix="W_KR"),
+    Step("k_shared", "keys, the part of all heads of an earlier layer", "{lender}", ("token", "d_shared_key"), (), "k",
+         recorded=True, when=lambda c: _in_parts(c) and c.shares_latent, make=lambda o, _: o.Same(), lent="k_shared"),
     Step("k_own", "keys, the part of each head", "{0}·W_K", ("kv head", "token", "d_own"), ("<into v>",), "k",
          when=_latent, absent=_NOT_LATENT, make=make_projection, module="attention.k", matrix="W_K"),
-    Step("k", "keys, both parts", "[{0} | {1}]", KV, ("k_shared", "k_own"), "k", recorded=True, when=_latent,
+    Step("k", "keys, both parts", "[{0} | {1}]", KV, ("k_shared", "k_own"), "k", recorded=True, when=_in_parts,
          make=lambda o, _: o.Join()),
+    Step("k", "keys, without a shared part", "{0}", KV, ("k_own",), "k", recorded=True,
+         when=lambda c: _latent(c) and not _in_parts(c), make=lambda o, _: o.Same()),
     Step("k", "keys", "{0}·W_K{k_bias}", KV, ("<into mixer>",), "k", recorded=True,
          when=lambda c: not _latent(c) and owns_keys(c), absent=NOT_OWN, make=make_keys, module="attention.k",
          matrix="W_K"),
     Step("k", "keys of an earlier layer", "{lender}", KV, (), "k", recorded=True,
          when=lambda c: not owns_keys(c), make=lambda o, _: o.Same(), lent="scores"),
     Step("v", "values", "{0}·W_V{qkv_bias}", VALUES, ("<into v>",), "v", recorded=True,
-         when=lambda c: owns_keys(c) and not c.values_of_keys, absent="{no_v}",
+         when=lambda c: owns_keys(c) and not (c.values_of_keys or c.values_turned), absent="{no_v}",
          make=make_projection, module="attention.v", matrix="W_V"),
     Step("v", "values, as the keys", "{0}", VALUES, (K,), "v", recorded=True,
          when=lambda c: owns_keys(c) and c.values_of_keys, make=lambda o, _: o.Same()),
     Step("v", "values of an earlier layer", "{lender}", VALUES, (), "v", recorded=True,
          when=lambda c: not owns_keys(c), make=lambda o, _: o.Same(), lent="head_out"),
     *ADAPTED_ATTENTION,
+    *KEYS_AND_VALUES,
+    *PROFILED,
     Step("gate", "output gate", "{0}·W_G{gate_bias}", OF_HEADS, (RESIDUAL,), "attention", recorded=True,
          when=lambda c: _gated(c) and not c.gate_by_head, absent=_NOT_GATED, make=_gate,
          module="attention.gate", matrix="W_G", late=True),
@@ -482,7 +545,7 @@ ROWS: tuple[Step, ...] = (
          ("attn.router", "attn.chosen"), "attention", when=_routed, absent=_NOT_ROUTED,
          make=lambda o, _: o.Route("softmax", True, 1.0, 0.0)),
     Step("q_norm", "queries, normed", "{norm}({0}) {across}", HEADS, (Q,), "q", when=_normed_first,
-         absent=_NO_QK_NORM, make=_head_norm, module="attention.q_norm", matrix="gain", late=True),
+         absent=_NO_QK_NORM, make=_q_norm, module="attention.q_norm", matrix="gain", late=True),
     Step("k_norm", "keys, normed", "{norm}({0}) {across}", KV, (K,), "k",
          when=lambda c: _normed_first(c) and owns_keys(c),
          absent=_NO_QK_NORM, make=_head_norm, module="attention.k_norm", matrix="gain", late=True),
@@ -505,10 +568,13 @@ ROWS: tuple[Step, ...] = (
     Step("k_norm", "keys, normed last", "{norm}({0}) {across}", KV, (K,), "k",
          when=lambda c: _normed_last(c) and owns_keys(c),
          make=_head_norm, module="attention.k_norm", matrix="gain", late=True),
+    Step("v", "values, as the rotated keys", "{0}", VALUES, (K,), "v", recorded=True, when=lambda c: c.values_turned,
+         make=lambda o, _: o.Same()),
     *GROWN,
     *SHIFTED,
     *OF_DISTANCES,
     *indexer.ROWS,
+    *blocks.ROWS,
     Step("scores", "attention scores", "{0}·{1}ᵀ", MAP, (Q, K), "attention", core=True,
          make=lambda o, _: o.Scores()),
     *SCORED,
@@ -526,8 +592,12 @@ ROWS: tuple[Step, ...] = (
          absent="this model looks both ways and the text has no padding, so nothing is masked",
          make=lambda o, c: o.Mask(o.Sight.of(c))),
     Step("sink", "share of the sink", "e^s / (e^s + Σ e^{0})", _SINK, (SCORES,), "attention", core=True,
-         when=lambda c: c.attention_sinks, absent="attention has no sinks in this model: keys take all the weight",
+         when=lambda c: c.attention_sinks and not has_blocks(c),
+         absent="attention has no sinks in this model: keys take all the weight",
          make=lambda o, _: o.Sink(), module="attention.sink", matrix="sink.logit", late=True),
+    Step("sink", "share of the sink and of blocks", "(e^s + Σ e^{1}) / (e^s + Σ e^{1} + Σ e^{0})", _SINK,
+         (SCORES, "<beside>"), "attention", core=True, when=has_blocks, make=lambda o, _: o.Sink(),
+         module="attention.sink", matrix="sink.logit", late=True),
     Step("weights", "attention weights", "softmax({0}), each row sums to 1", MAP, (SCORES,), "attention",
          when=lambda c: not c.attention_sinks, make=lambda o, _: o.Softmax(), core=True),
     Step("weights", "attention weights beside the sink", "softmax({0})·(1 − {1}), each row sums to 1 − {1}", MAP,
@@ -541,8 +611,12 @@ ROWS: tuple[Step, ...] = (
          "λ = e^(lambda_q1·lambda_k1) − e^(lambda_q2·lambda_k2) + {lambda_init}", MAP, (SCORES,), "attention",
          core=True, when=_differential, absent=_NO_DIFFERENCE,
          make=lambda o, c: o.Difference(c.lambda_init), module="attention.difference", matrix="", late=True),
+    *blocks.MIXED,
     Step("head_out", "weighted values", "{0}·{1}", OF_HEADS, (SCORES, V), "v",
-         recorded=True, make=lambda o, _: o.Mix(), core=True),
+         recorded=True, make=lambda o, _: o.Mix(), core=True, when=lambda c: not has_blocks(c)),
+    Step("head_back", "weighted values, rotated back", "{0} turned back by its position", OF_HEADS, ("head_out",), "v",
+         recorded=True, when=_turned_back, absent="values are not rotated in this model",
+         make=lambda o, c: o.Rotate(c.rope, back=True)),
     Step("head_gated", "weighted values, gated", "{0} ⊙ {gate_act}({1})", OF_HEADS, ("head_out", "gate"), "v",
          when=_gated, recorded=True, absent=_NOT_GATED, make=lambda o, c: o.Switch(c.gate_function)),
     Step("head_gated", "weighted values, times the weights of experts", "{0} ⊙ {1}", OF_HEADS,
@@ -559,7 +633,11 @@ ROWS: tuple[Step, ...] = (
     Step("concat_norm", "heads side by side, normed", "{norm}({0})", ("token", "n_heads·d_value"), ("concat",), "v",
          when=lambda c: c.out_norm, absent="the heads side by side are not normed in this model", make=_out_norm,
          module="attention.out_norm", matrix="gain"),
-    Step("attn", "attention output", "{0}·W_O{o_bias}", WIDE, ("<into o>",), "attention", recorded=True,
+    Step("o_a", "heads side by side, compressed in groups", "{0}·W_OA of each group", ("token", "o_rank"),
+         ("<into o>",), "v", when=lambda c: c.o_rank > 0, absent="heads are not compressed in this model",
+         make=lambda o, c: o.GroupedLinear(False, c.o_groups, "d_heads_of_group"), module="attention.o_a",
+         matrix="W_OA", late=True),
+    Step("attn", "attention output", "{0}·W_O{o_bias}", WIDE, ("<from o>",), "attention", recorded=True,
          make=lambda o, c: o.Linear(c.o_bias), module="attention.o", matrix="W_O"),
 )  # fmt: skip
 """From the input of attention to its output."""
@@ -583,7 +661,9 @@ def formulas(c: Config) -> dict[str, str]:
         "attention_cap": f"{c.attention_cap:g}",
         "masked": _masked(c),
         "clip_qkv": f"{c.clip_qkv:g}",
-        "no_v": NOT_OWN if c.shares_keys else "the values of this layer are its keys, as projected",
+        "no_v": NOT_OWN
+        if c.shares_keys
+        else f"the values of this layer are its keys, {'rotated' if c.values_turned else 'as projected'}",
         "lender": "as in the last layer below with its own",
         "last_head": str(c.n_heads - 1),
         "half_heads": str(c.n_heads // 2),
@@ -594,7 +674,7 @@ def formulas(c: Config) -> dict[str, str]:
 
 def _masked(c: Config) -> str:
     """Which keys are hidden from a query, in words."""
-    if c.index_keys:
+    if c.index_keys and not has_blocks(c):
         return "{1} is 0"
     ahead = "key > query" if not c.looks_ahead else f"key ≥ query + {c.window:,}"
     if c.chunk:
@@ -604,6 +684,8 @@ def _masked(c: Config) -> str:
 
 def _given(c: Config) -> str:
     """The step whose heads are put side by side."""
+    if _turned_back(c):
+        return "head_back"
     return "head_gated" if _gated(c) or _routed(c) else "head_scaled" if _differential(c) else "head_out"
 
 
@@ -614,4 +696,5 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
         "<into v>": ("kv_a_scaled",) if _scaled_latent(c) else ("kv_a_norm",) if _latent(c) else ("<into mixer>",),
         "<heads>": (_given(c),),
         "<into o>": ("concat_norm",) if c.out_norm else ("concat",),
+        "<from o>": ("o_a",) if c.o_rank else ("concat_norm",) if c.out_norm else ("concat",),
     }

@@ -5,6 +5,7 @@ from types import ModuleType
 
 from tinytf.errors import ConfigError
 from tinytf.parts import (
+    added_conv,
     altup,
     attention,
     cross,
@@ -25,6 +26,7 @@ from tinytf.parts import (
     short_conv,
     side_conv,
 )
+from tinytf.parts.added_conv import AddedConvolutions
 from tinytf.parts.altup import AltUp
 from tinytf.parts.attention import Attention
 from tinytf.parts.cross import Cross
@@ -75,6 +77,7 @@ class BlockConfig(Part):
     streams: AltUp = field(default_factory=AltUp)
     ngrams: Ngrams = field(default_factory=Ngrams)
     memory: Memory = field(default_factory=Memory)
+    added: AddedConvolutions = field(default_factory=AddedConvolutions)
     cross: Cross = field(default_factory=Cross)
 
     def require(self) -> None:
@@ -170,8 +173,8 @@ class BlockConfig(Part):
 
     def words(self, causal: bool) -> dict[str, str]:
         parts = (
-            self.residual, self.streams, self.ngrams, self.laurel, self.norms, self.mixer, self.feed_forward, self.layer_inputs,
-            self.side, self.memory, self.cross,
+            self.residual, self.streams, self.ngrams, self.laurel, self.norms, self.mixer, self.feed_forward,
+            self.layer_inputs, self.side, self.memory, self.added, self.cross,
         )  # fmt: skip
         return merged(*(part.words(causal) for part in parts))
 
@@ -189,9 +192,9 @@ ROWS: tuple[Step, ...] = (
     *_rows_of(GatedDelta, gated_delta), *_rows_of(KimiDelta, kimi_delta),
     *_rows_of(ShortConvolution, short_conv), *_rows_of(Mamba2, mamba2), *_rows_of(Mamba, mamba),
     *_rows_of(Lightning, lightning), *_rows_of(Griffin, griffin),
-    *norm.ATTENTION_ADDED, *laurel.ROWS, hyper.written("mid", "attention", ATTN), *norm.BETWEEN,
+    added_conv.OF_MIXER, *norm.ATTENTION_ADDED, *laurel.ROWS, hyper.written("mid", "attention", ATTN), *norm.BETWEEN,
     *gated_streams.BEFORE_FFN, *cross.ROWS, *hyper.BEFORE_FFN, *norm.BEFORE_FFN,
-    *feed_forward.ROWS, *memory.GIVEN, *norm.FFN_ADDED,
+    *feed_forward.ROWS, *memory.GIVEN, *added_conv.OF_FFN, *norm.FFN_ADDED,
     *altup.AFTER_LAYER, *layer_inputs.ROWS, *norm.AFTER, altup.OUT,
     hyper.written("out", "the feed-forward", FFN, recorded=True), gated_streams.OUT, *side_conv.ROWS,
 )  # fmt: skip

@@ -22,7 +22,8 @@ class Embedding(Part):
     optional ``projection_bias``; with ``embed_norm`` positions and types are as narrow, and the projection follows the
     norm. A language-model head then projects hidden states to ``d_embed`` before it unembeds them. With
     ``positions_unnormed`` the norm is that of the token embeddings alone (BlenderbotSmall). The first token has
-    row ``position_offset`` of the position table (2 in RoBERTa).
+    row ``position_offset`` of the position table (2 in RoBERTa). Tables in files have ``padding_rows`` more than there
+    are tokens (Inkling).
     """
 
     vocab_size: int = leaf(limits=POSITIVE, said="a vocabulary of {} tokens")
@@ -31,6 +32,7 @@ class Embedding(Part):
     d_embed: int = leaf(0, COUNT, said="embeddings {} wide", zero="d_model")
     projection_bias: bool = leaf(False, said="the bias of the projection of the embeddings")
     embed_scale: float = leaf(1.0, ABOVE_ZERO, said="embeddings times {}")
+    padding_rows: int = leaf(0, COUNT, said="{} stored rows that are no token")
     masked_share: float = leaf(0.0, SHARE, said="a share of {} of masked tokens")
     mask_id: int = leaf(0, COUNT, said="id {} for masked tokens", zero="0")
     embed_norm: bool = leaf(False, said="the norm of the embeddings")
@@ -42,6 +44,7 @@ class Embedding(Part):
             "embeddings": listed(
                 bool(self.d_embed) and f"{self.d_embed} wide and projected to d_model{bias}",
                 self.embed_scale != 1 and f"times {self.embed_scale:.4g}",
+                bool(self.padding_rows) and f"{self.padding_rows:,} rows of files are no tokens",
                 bool(self.n_token_types) and f"{self.n_token_types:,} token type{'s' * (self.n_token_types > 1)}",
                 self.embed_norm and ("normed before positions" if self.positions_unnormed else "normed"),
                 bool(self.masked_share)

@@ -25,18 +25,20 @@ ACTIVATION_NAMES = {
 class Experts(Part):
     """Each token goes to ``experts_per_token`` of the ``experts``, each a feed-forward of ``d_expert`` units.
 
-    The ``router`` scores them by a softmax or by sigmoids, with a ``choice_bias`` that is added to these in the choice
-    alone. ``routes_renormed`` makes the weights of the chosen experts sum to 1, before ``routed_scale`` multiplies
-    them; ``routes_epsilon`` is added to a sum of sigmoids before it divides. The weights multiply the outputs of the
-    experts, or with ``routes_first`` their inputs. ``sum_bias`` adds a learned vector to the sum (JetMoE). Every token
-    also goes through the shared expert of ``d_shared`` units, which ``shared_gate`` multiplies by a sigmoid of its own.
-    With ``expert_groups`` a token chooses in its ``groups_per_token`` best groups only, by the sum of the
-    ``group_best`` largest numbers of each. With a ``route_margin`` the weight of a chosen expert is its share of a
-    softmax over itself and the experts below it whose numbers are within that fraction (PhiMoE). With ``expert_norms``
-    router, experts and shared expert are parallel branches: the first two read the stream through norms of their own,
-    the outputs of both kinds of experts are normed, and each expert's weight is multiplied by a learned number (Gemma
-    4). The last ``identity_experts`` of the experts have no matrices, and give what they are sent (LongCat-Flash). The
-    shared expert has a ``shared_limit`` in place of ``act_limit`` (Step 3.7).
+    The ``router`` scores them by a softmax, by sigmoids or by √softplus, with a ``choice_bias`` that is added to these
+    in the choice alone. With ``chosen_by_id`` a table names the experts of each token by its id. ``routes_renormed``
+    makes the weights of the chosen experts sum to 1, before ``routed_scale`` multiplies them; ``routes_epsilon`` is
+    added to a sum of sigmoids before it divides. The weights multiply the outputs of the experts, or with
+    ``routes_first`` their inputs. ``sum_bias`` adds a learned vector to the sum (JetMoE). Every token also goes through
+    the shared expert of ``d_shared`` units, which ``shared_gate`` multiplies by a sigmoid of its own. With
+    ``expert_groups`` a token chooses in its ``groups_per_token`` best groups only, by the sum of the ``group_best``
+    largest numbers of each. With a ``route_margin`` the weight of a chosen expert is its share of a softmax over itself
+    and the experts below it whose numbers are within that fraction (PhiMoE). With ``expert_norms`` router, experts and
+    shared expert are parallel branches: the first two read the stream through norms of their own, the outputs of both
+    kinds of experts are normed, and each expert's weight is multiplied by a learned number (Gemma 4). The last
+    ``identity_experts`` of the experts have no matrices, and give what they are sent (LongCat-Flash). Every token
+    goes to the last ``always_experts``, some of the ``experts_per_token`` (Inkling). The shared expert has a
+    ``shared_limit`` in place of ``act_limit`` (Step 3.7).
     """
 
     experts: int = leaf(0, COUNT, differs=True, off=0, said="{} experts")
@@ -45,9 +47,10 @@ class Experts(Part):
     groups_per_token: int = leaf(0, COUNT, said="{} groups a token")
     group_best: int = leaf(1, POSITIVE, said="the scores of the best {} experts for a group")
     d_expert: int = leaf(0, COUNT, said="experts {} wide", zero="d_ff")
-    router: str = choice("softmax", "sigmoid", said="a {} router")
+    router: str = choice("softmax", "sigmoid", "sqrtsoftplus", said="a {} router")
     router_bias: bool = leaf(False, said="the bias of the router")
     choice_bias: bool = leaf(False, said="the bias of the choice of experts")
+    chosen_by_id: bool = leaf(False, differs=True, said="experts that the id of a token names")
     routes_renormed: bool = leaf(True, said="the division of experts' weights by the sum of the chosen")
     route_margin: float = leaf(0.0, NOT_NEGATIVE, said="a margin of {} for the choice of experts")
     routes_epsilon: float = leaf(1e-20, NOT_NEGATIVE, said="an ε of {} in the sum of experts' weights")
@@ -60,6 +63,7 @@ class Experts(Part):
         0.0, NOT_NEGATIVE, differs=True, usual=(16.0,), said="a limit of {} of the shared expert's units"
     )
     expert_norms: bool = leaf(False, said="the norms of experts")
+    always_experts: int = leaf(0, COUNT, said="{} experts for every token")
     identity_experts: int = leaf(0, COUNT, said="{} experts that give their input")
 
     def require(self) -> None:
@@ -85,6 +89,9 @@ class Experts(Part):
             raise ConfigError(f"shared_limit {self.shared_limit:g} needs a shared expert, but d_shared is 0")
         if self.expert_norms and not (self.d_shared and not self.shared_gate and not self.routes_first):
             raise ConfigError("expert_norms needs a shared expert without a gate, and weights that multiply outputs")
+        alone = self.always_experts < self.experts_per_token and not (self.expert_groups or self.identity_experts)
+        if self.experts and self.always_experts and not alone:
+            raise ConfigError("always_experts are some of experts_per_token, without groups or identity_experts")
         if self.experts and self.identity_experts:
             if self.identity_experts >= self.experts:
                 raise ConfigError(f"identity_experts {self.identity_experts} is not below experts {self.experts}")
@@ -97,7 +104,8 @@ class Experts(Part):
         best = f", each by its best {self.group_best}" * (self.group_best > 1)
         weights = listed(
             f"a {self.router} router" + " with biases" * self.router_bias,
-            self.choice_bias and "a bias in the choice only",
+            self.choice_bias and not self.chosen_by_id and "a bias in the choice only",
+            self.chosen_by_id and "chosen by the token's id",
             self.expert_groups > 1 and f"from the best {self.groups_per_token} of {self.expert_groups} groups" + best,
             self._sum_words(),
             self.routed_scale != 1 and f"times {self.routed_scale:g}",
@@ -109,6 +117,7 @@ class Experts(Part):
         shared += f", activated to at most {self.shared_limit:g}" * (self.shared_limit > 0)
         shared += "; norms of their own before router and experts, and after either kind" * self.expert_norms
         chosen = f"{self.experts} experts of {self.d_expert:,} units, {self.experts_per_token} for each token"
+        chosen += f"; the last {self.always_experts} for every token" * (self.always_experts > 0)
         chosen += f"; the last {self.identity_experts} only give what they are sent" * (self.identity_experts > 0)
         return {"feed-forward": f"{chosen}; {weights}" + (shared if self.d_shared else "")}
 
@@ -190,7 +199,8 @@ class FeedForward(Part):
         if not self.d_ff:
             return {"feed-forward": "none"}
         sparse = f"gates {self.gate_sparsity:.0%} sparse" if self.gate_sparsity else ""
-        limited = f"limited to {self.glu_limit:g}{' in experts' * self.glu_of_experts}, α {self.glu_alpha:g}"
+        where = " in experts" * self.glu_of_experts
+        limited = f"limited to {self.glu_limit:g}{where}, α {self.glu_alpha:g}, {self.glu_added:g} added to up"
         rows = {
             "widths": f"d_ff {self.d_ff}",
             "feed-forward": listed(
@@ -240,6 +250,10 @@ def _weighed_first(c: Config) -> bool:
     return _mixed(c) and c.routes_first
 
 
+def _prefers(c: Config) -> bool:
+    return _mixed(c) and c.choice_bias and not c.chosen_by_id
+
+
 def _normed(c: Config) -> bool:
     return _mixed(c) and c.expert_norms
 
@@ -265,7 +279,7 @@ def _act_norm(o: "ModuleType", c: Config) -> Any:
 
 
 def _choose(o: "ModuleType", c: Config) -> Any:
-    return o.Choose(c.experts_per_token, c.expert_groups or 1, c.groups_per_token or 1, c.group_best)
+    return o.Choose(c.experts_per_token, c.expert_groups or 1, c.groups_per_token or 1, c.group_best, c.always_experts)
 
 
 def _route(o: "ModuleType", c: Config) -> Any:
@@ -288,6 +302,11 @@ def _activate_shared(o: "ModuleType", c: Config) -> Any:
     return _activate_expert(o, c) if limited else o.Activate(c.activation, c.shared_limit)
 
 
+def _limited(o: "ModuleType", c: Config, limit: float, clamped: bool) -> Any:
+    return o.ClampedGlu(c.glu_alpha, c.glu_limit, c.glu_added) if clamped else o.Activate(c.activation, limit)
+
+
+_SCORES = {"softmax": "softmax", "sigmoid": "σ", "sqrtsoftplus": "√softplus"}
 _HIDDEN = ("token", "d_ff")
 _OF_EXPERTS = ("expert", "token", "d_expert")
 _SHARED = ("token", "d_shared")
@@ -326,10 +345,15 @@ ROWS: tuple[Step, ...] = (
          when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Linear(c.router_bias), module="ffn.router",
          matrix="W_router"),
     Step("ffn.preference", "preference among experts", "{preference} + b", ROUTES, ("ffn.router",), "ffn",
-         when=lambda c: _mixed(c) and c.choice_bias, absent="experts are chosen by the router alone in this model",
-         make=lambda o, c: o.Prefer(c.router), module="ffn.preference", matrix="", in_experts=True, to_loss=False),
-    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {0}{in_groups}, else 0", ROUTES,
-         ("<decides>",), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_choose, in_experts=True, to_loss=False),
+         when=_prefers, absent="experts are chosen by the router alone in this layer",
+         make=lambda o, c: o.Prefer(c.router, c.always_experts), module="ffn.preference", matrix="", in_experts=True,
+         to_loss=False),
+    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {0}{in_groups}{always}, else 0", ROUTES,
+         ("<decides>",), "ffn", when=lambda c: _mixed(c) and not c.chosen_by_id, absent=_NO_EXPERTS, make=_choose,
+         in_experts=True, to_loss=False),
+    Step("ffn.chosen", "experts that the token's id names", "1 for those in its row of a table, else 0, for {0}",
+         ROUTES, ("ffn.router",), "ffn", when=lambda c: _mixed(c) and c.chosen_by_id,
+         make=lambda o, c: o.ChooseById(c.experts), module="ffn.chosen", matrix="", in_experts=True, to_loss=False),
     Step("ffn.routes", "weights of the chosen experts", "{routes}", ROUTES, ("ffn.router", "ffn.chosen"), "ffn",
          when=_mixed, absent=_NO_EXPERTS, in_experts=True, make=_route),
     Step("ffn.weights", "weights of the experts, scaled", "{0} ⊙ gain", ROUTES, ("ffn.routes",), "ffn",
@@ -414,9 +438,10 @@ def formulas(c: Config) -> dict[str, str]:
         "threshold": f"mean {'−' if _deviations(c) < 0 else '+'} {abs(_deviations(c)):.4g}·σ",
         "no_sparse": "the whole gate passes in this layer" if _dense(c) and c.gated else _no_gate(c, no_dense),
         "no_gate": _no_gate(c, no_dense),
-        "per_token": str(c.experts_per_token),
+        "per_token": str(c.experts_per_token - c.always_experts),
+        "always": f" and the last {c.always_experts}" * (c.always_experts > 0),
         "in_groups": f" in the best {c.groups_per_token} of {c.expert_groups} groups" if c.expert_groups > 1 else "",
-        "preference": f"{'softmax' if c.router == 'softmax' else 'σ'}({{0}})",
+        "preference": f"{_SCORES[c.router]}({{0}})",
         "router_bias": " + b" if c.router_bias else "",
         "routes": _routes_words(c),
     }
@@ -446,14 +471,14 @@ def _sent_on(c: Config) -> tuple[str, str]:
 def _routes_words(c: Config) -> str:
     """The formula of the chosen experts' weights: for instance a softmax over them, times a scale."""
     times = "" if c.routed_scale == 1.0 else f"{c.routed_scale:g}·"
-    score = "softmax" if c.router == "softmax" else "σ"
+    score = _SCORES[c.router]
     if c.route_margin:
         return f"{times}1 / Σ e^({{0}} − its own) of those at most {c.route_margin:.0%} below, where {{1}}, else 0"
     if not c.routes_renormed:
         return f"{times}{score}({{0}}) where {{1}}, else 0"
     if c.router == "softmax":
         return f"{times}softmax({{0}} where {{1}}), else 0"
-    return f"{times}σ({{0}}) / Σ σ({{0}}) where {{1}}, else 0"
+    return f"{times}{score}({{0}}) / Σ {score}({{0}}) where {{1}}, else 0"
 
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
@@ -461,7 +486,7 @@ def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     return {
         "<into down>": ("ffn.act_norm",) if c.act_norm else ("ffn.act",),
         "<activated>": tuple(f"ffn.{one}" for one in _sent_on(c)[not c.gated :]),
-        "<decides>": ("ffn.preference",) if c.choice_bias else ("ffn.router",),
+        "<decides>": ("ffn.preference",) if _prefers(c) else ("ffn.router",),
         "<into router>": ("ffn.router_in",) if c.expert_norms else (RESIDUAL,),
         "<into expert>": ("expert.in",) if c.routes_first else ("ffn.experts_norm" if c.expert_norms else RESIDUAL,),
         "<given>": ("expert.given",) if c.identity_experts else ("expert.out",),

@@ -13,7 +13,8 @@ from tinytf.errors import ConfigError
 from tinytf.fields import Limits
 from tinytf.parts.gated_streams import norm_each
 from tinytf.parts.part import COUNT, POSITIVE, Part, leaf, listed
-from tinytf.parts.row import STREAMS, WIDE, Config, Step
+from tinytf.parts.recurrence import activate, project
+from tinytf.parts.row import STREAMS, WIDE, Config, Make, Step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -56,8 +57,18 @@ class Ngrams(Part):
     def words(self, causal: bool) -> dict[str, str]:
         if not self.ngram_number:
             return {}
-        hashed = f"n-grams of 2 to {self.ngram_order} tokens in {self.ngram_heads} hashed tables each"
-        return {"embeddings of layers": listed(hashed, f"{self.d_ngram} wide" if self.d_ngram else "")}
+        tables = f"{self.ngram_heads} hashed tables each (seed {self.ngram_seed})"
+        hashed = (
+            f"number {self.ngram_number}: n-grams of 2 to {self.ngram_order} tokens after token {self.ngram_end} in"
+        )
+        words = listed(
+            f"{hashed} {tables}",
+            f"at least {self.ngram_rows:,} rows in each and a multiple of {self.ngram_multiple} in all",
+            self.ngram_parts > 1 and f"stored in {self.ngram_parts} parts",
+            bool(self.d_ngram) and f"{self.d_ngram} wide",
+            f"a convolution over {self.ngram_conv} tokens",
+        )
+        return {"embeddings of layers": words}
 
 
 def _mixed(value: int) -> int:
@@ -117,54 +128,67 @@ def has_ngrams(c: Config) -> bool:
     return bool(c.ngram_number > 0)
 
 
+def windows_of(c: Config) -> int:
+    """How many numbers a layer caches of a text of any length: ids as two numbers each, and a window of streams."""
+    if not has_ngrams(c):
+        return 0
+    back = (c.ngram_conv - 1) * c.ngram_order
+    return int(2 * (c.ngram_order - 1) + back * (c.extra_streams + 1) * c.d_model)
+
+
 def _look_up(o: "ModuleType", c: Config) -> Any:
     if not has_ngrams(c):
         return o.LookupNgrams((), (), (), 0)
     return o.LookupNgrams(multipliers_of(c), sizes_of(c), firsts_of(c), c.ngram_end)
 
 
-def _linear(o: "ModuleType", _: Config) -> Any:
-    return o.Linear(False)
-
-
 def _gate(o: "ModuleType", c: Config) -> Any:
     return o.MixStreams(((0.0,),) * (c.extra_streams + 1), weighted=1)
 
 
-_NONE = "this layer has no n-gram embeddings"
+def _convolve(o: "ModuleType", c: Config) -> Any:
+    return o.ShortConv(c.ngram_conv, apart=c.ngram_order, headed=False, tap="ngram tap")
+
+
 _STREAM = ("token", "stream")
 
+
+def _row(
+    name: str, title: str, formula: str, axes: tuple[str, ...], inputs: tuple[str, ...], make: Make, **of: Any
+) -> Step:
+    """A row of a layer with n-gram embeddings; with ``weights``, its module has those."""
+    if of.pop("weights", True):
+        of = {"module": f"ngram.{name}", "late": True, **of}
+    names = tuple(source if source in ("ids", "in") else f"ngram.{source}" for source in inputs)
+    return Step(f"ngram.{name}", title, formula, axes, names, make=make, when=has_ngrams,
+                **{"role": "embed", "absent": "this layer has no n-gram embeddings", **of})  # fmt: skip
+
+
 ROWS: tuple[Step, ...] = (
-    Step("ngram.tokens", "n-gram embeddings", "E_N[hashes of the last {ngram_order} of {0}]", ("token", "d_ngram"),
-         ("ids",), "embed", when=has_ngrams, absent=_NONE, make=_look_up, module="ngram.tokens", matrix="E_N", late=True),
-    Step("ngram.key", "keys of the n-grams", "{0}·W_NK", STREAMS, ("ngram.tokens",), "embed", when=has_ngrams,
-         absent=_NONE, make=_linear, module="ngram.key", matrix="W_NK", late=True),
-    Step("ngram.key_norm", "keys of the n-grams, each normed", "{norm}({0}) of each", STREAMS, ("ngram.key",), "embed",
-         when=has_ngrams, absent=_NONE, make=norm_each, module="ngram.key_norm", matrix="gain", late=True),
-    Step("ngram.query", "streams, each normed for the n-grams", "{norm}({0}) of each", STREAMS, ("in",), "embed",
-         when=has_ngrams, absent=_NONE, make=norm_each, module="ngram.query", matrix="gain", late=True),
-    Step("ngram.fit", "fit of streams and n-grams", "{0}·{1} / √{d_model} of each", _STREAM,
-         ("ngram.query", "ngram.key_norm"), "embed", when=has_ngrams, absent=_NONE,
-         make=lambda o, c: o.FitStreams(c.extra_streams + 1)),
-    Step("ngram.root", "fit of streams and n-grams, its root", "sign({0})·√|{0}|", _STREAM, ("ngram.fit",), "embed",
-         when=has_ngrams, absent=_NONE, make=lambda o, _: o.Activate("signed_root")),
-    Step("ngram.gate", "gates of the n-grams", "σ({0})", _STREAM, ("ngram.root",), "embed", when=has_ngrams,
-         absent=_NONE, make=lambda o, _: o.Sigmoid()),
-    Step("ngram.value", "values of the n-grams", "{0}·W_NV", WIDE, ("ngram.tokens",), "embed", when=has_ngrams,
-         absent=_NONE, make=_linear, module="ngram.value", matrix="W_NV", late=True),
-    Step("ngram.gated", "values of the n-grams, gated for each stream", "{1} of each stream · {0}", STREAMS,
-         ("ngram.value", "ngram.gate"), "embed", when=has_ngrams, absent=_NONE, make=_gate),
-    Step("ngram.gated_norm", "gated n-grams, each normed", "{norm}({0}) of each", STREAMS, ("ngram.gated",), "embed",
-         when=has_ngrams, absent=_NONE, make=norm_each, module="ngram.gated_norm", matrix="gain", late=True),
-    Step("ngram.conv", "gated n-grams, convolved", "Σ w·{0} of {ngram_conv} tokens, {ngram_order} apart", STREAMS,
-         ("ngram.gated_norm",), "embed", when=has_ngrams, absent=_NONE,
-         make=lambda o, c: o.ShortConv(c.ngram_conv, apart=c.ngram_order, headed=False, tap="ngram tap"), module="ngram.conv", late=True),
-    Step("ngram.act", "gated n-grams, convolved and activated", "SiLU({0})", STREAMS, ("ngram.conv",), "embed",
-         when=has_ngrams, absent=_NONE, make=lambda o, _: o.Activate("silu")),
-    Step("ngram.out", "what the n-grams add to each stream", "{inputs}", STREAMS, ("ngram.gated", "ngram.act"), "embed",
-         recorded=True, when=has_ngrams, absent=_NONE, make=lambda o, _: o.Add()),
-    Step("ngram.sum", "streams and n-grams", "{inputs}", STREAMS, ("in", "ngram.out"), when=has_ngrams, absent=_NONE,
-         make=lambda o, _: o.Add()),
+    _row("tokens", "n-gram embeddings", "E_N[hashes of the last {ngram_order} of {0}]", ("token", "d_ngram"), ("ids",),
+         _look_up, matrix="E_N"),
+    _row("key", "keys of the n-grams", "{0}·W_NK", STREAMS, ("tokens",), project, matrix="W_NK"),
+    _row("key_norm", "keys of the n-grams, each normed", "{norm}({0}) of each", STREAMS, ("key",), norm_each,
+         matrix="gain"),
+    _row("query", "streams, each normed for the n-grams", "{norm}({0}) of each", STREAMS, ("in",), norm_each,
+         matrix="gain"),
+    _row("fit", "fit of streams and n-grams", "{0}·{1} / √{d_model} of each", _STREAM, ("query", "key_norm"),
+         lambda o, c: o.FitStreams(c.extra_streams + 1), weights=False),
+    _row("root", "fit of streams and n-grams, its root", "sign({0})·√|{0}|", _STREAM, ("fit",),
+         lambda o, _: o.Activate("signed_root"), weights=False),
+    _row("gate", "gates of the n-grams", "σ({0})", _STREAM, ("root",), lambda o, _: o.Sigmoid(), weights=False),
+    _row("value", "values of the n-grams", "{0}·W_NV", WIDE, ("tokens",), project, matrix="W_NV"),
+    _row("gated", "values of the n-grams, gated for each stream", "{1} of each stream · {0}", STREAMS,
+         ("value", "gate"), _gate, weights=False),
+    _row("gated_norm", "gated n-grams, each normed", "{norm}({0}) of each", STREAMS, ("gated",), norm_each,
+         matrix="gain"),
+    _row("conv", "gated n-grams, convolved", "Σ w·{0} of {ngram_conv} tokens, {ngram_order} apart", STREAMS,
+         ("gated_norm",), _convolve),
+    _row("act", "gated n-grams, convolved and activated", "SiLU({0})", STREAMS, ("conv",), activate, weights=False),
+    _row("out", "what the n-grams add to each stream", "{inputs}", STREAMS, ("gated", "act"), lambda o, _: o.Add(),
+         weights=False, recorded=True),
+    _row("sum", "streams and n-grams", "{inputs}", STREAMS, ("in", "out"), lambda o, _: o.Add(), weights=False,
+         role="residual"),
 )  # fmt: skip
 """From the streams that enter a layer to the streams that its mixer reads."""
 

@@ -190,21 +190,55 @@ class Distances(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Profiles(Part):
+    """Learned ``profiles`` of a bias over ``profile_extent`` distances (0: all), which each query mixes for each head.
+
+    The weights of that mixture are computed from what attention reads (Inkling).
+    """
+
+    profiles: int = leaf(0, COUNT, said="{} profiles of a bias of distance")
+    profile_extent: int = leaf(0, COUNT, differs=True, said="a bias of {} distances", zero="context")
+
+    def words(self, causal: bool) -> dict[str, str]:
+        over = f"{self.profile_extent:,}" if self.profile_extent else "all"
+        mixed = f"a mixture of {self.profiles} learned profiles over {over} distances"
+        return {"scores": mixed if self.profiles else ""}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Growth(Part):
-    """Scales the query at position t by 1 + ``query_scale``·ln(1 + ⌊(t + ``…_first``) / ``…_every``⌋)."""
+    """Scales the query at position t by 1 + ``query_scale``·ln(1 + ⌊(t + ``…_first``) / ``…_every``⌋).
+
+    With ``head_growth`` that of each head is scaled by s·ln(1 + t) + b, by numbers that it learned (Mistral Large 4).
+    Scores, biases included, are scaled by 1 + ``score_scale``·ln(max(1, (t + 1) / ``…_from``)) (Inkling).
+    """
 
     query_scale: float = leaf(0.0, NOT_NEGATIVE, differs=True, said="a growth of {} of late queries")
     query_scale_every: int = leaf(0, COUNT, said="queries that grow every {} tokens")
     query_scale_first: int = leaf(0, COUNT, said="queries that grow from token {} on")
+    head_growth: bool = leaf(False, said="the growth of late queries that each head learns")
+    score_scale: float = leaf(0.0, NOT_NEGATIVE, differs=True, said="a growth of {} of late scores")
+    score_scale_from: int = leaf(0, COUNT, said="scores that grow from {} tokens on")
 
     def require(self) -> None:
         if self.query_scale and not self.query_scale_every:
             raise ConfigError(f"query_scale {self.query_scale:g} needs query_scale_every")
+        if self.query_scale and self.head_growth:
+            raise ConfigError("query_scale and head_growth exclude each other")
+        if self.score_scale and not self.score_scale_from:
+            raise ConfigError(f"score_scale {self.score_scale:g} needs score_scale_from")
 
     def words(self, causal: bool) -> dict[str, str]:
         position = f"(t + {self.query_scale_first})" if self.query_scale_first else "t"
         grown = f"1 + {self.query_scale:g}·ln(1 + ⌊{position} / {self.query_scale_every}⌋)"
-        return {"scores": f"queries at position t times {grown}" if self.query_scale else ""}
+        later = f"1 + {self.score_scale:g}·ln(max(1; (t + 1) / {self.score_scale_from}))"
+        return {
+            "scores": listed(
+                bool(self.query_scale) and f"queries at position t times {grown}",
+                self.head_growth and "queries at position t of each head times s·ln(1 + t) + b",
+                bool(self.score_scale) and f"scores at position t times {later}",
+            )
+        }
 
 
 def make_projection(o: "ModuleType", c: Config) -> Any:
@@ -248,6 +282,12 @@ _NO_BIASES = "queries have no biases for what they score in this model"
 _NO_SEGMENTS = "scores do not depend on segments in this model"
 _NO_DISTANCES = "scores do not depend on embeddings of distances in this model"
 
+PROFILED: tuple[Step, ...] = (
+    Step("r", "weights of the profiles of distance", "{0}·W_R", ("head", "token", "profile"), ("<into mixer>",), "q",
+         when=lambda c: c.profiles > 0, absent="{no_profiles}", make=lambda o, _: o.Linear(False),
+         module="attention.r", matrix="W_R", late=True),
+)  # fmt: skip
+"""What each query mixes the profiles of distance by."""
 TURNED: tuple[Step, ...] = (
     Step("q_rot", "queries, rotated", "{0} turned by its position", HEADS, (Q,), "q", when=_rotary,
          absent="{no_rotary}", make=lambda o, c: o.Rotate(c.rope)),
@@ -260,6 +300,9 @@ GROWN: tuple[Step, ...] = (
     Step("q_scaled", "queries, scaled by position", "{0} · (1 + {query_scale})", HEADS, (Q,), "q",
          when=lambda c: c.query_scale > 0, absent="queries are not scaled by their position in this layer",
          make=lambda o, c: o.Grow(c.query_scale, c.query_scale_every, c.query_scale_first)),
+    Step("q_scaled", "queries, scaled by position in each head", "{0} · (s·ln(1 + position) + b)", HEADS, (Q,), "q",
+         when=lambda c: c.head_growth, make=lambda o, _: o.GrowHeads(), module="attention.q_growth", matrix="",
+         late=True),
 )  # fmt: skip
 """Queries, scaled by their position."""
 SHIFTED: tuple[Step, ...] = (
@@ -322,12 +365,19 @@ BIASED: tuple[Step, ...] = (
     _RELATIVE,
     replace(_RELATIVE, title="scores, with a bias of distance of each layer", shared=False,
             when=lambda c: c.relative_buckets > 0 and c.relative_by_layer),
+    Step("profiled", "scores, with profiles of distance", "{0} + {1}·P[query − key] within {profile_extent}", MAP,
+         (SCORES, "r"), "attention", core=True, when=lambda c: c.profiles > 0, absent="{no_profiles}",
+         make=lambda o, c: o.Profile(c.profile_extent or c.context), module="attention.profile", matrix="P", late=True),
     Step("biased", "scores, less by distance", "{0} − slope·(query − key){alibi_scale}", MAP, (SCORES,),
          "attention", core=True, when=lambda c: c.positions == "alibi",
          absent="attention scores do not fall with distance in this model",
          make=lambda o, c: o.Alibi(c.n_heads, c.alibi_max_bias, c.alibi_scale, c.alibi_rounded)),
+    Step("grown", "scores, scaled by the position of the query", "{0} · (1 + {score_scale})", MAP, (SCORES,),
+         "attention", core=True, when=lambda c: c.score_scale > 0,
+         absent="scores are not scaled by the position of their query in this layer",
+         make=lambda o, c: o.GrowFrom(c.score_scale, c.score_scale_from, 1)),
 )  # fmt: skip
-"""Scores with a bias by distance, after the scaling."""
+"""Scores with a bias by distance, after the scaling, and a growth with the position."""
 
 
 def formulas(c: Config) -> dict[str, str]:
@@ -343,10 +393,13 @@ def formulas(c: Config) -> dict[str, str]:
         or (NOT_OWN if _rotary(c) else "")
         or f"positions are {c.positions}, added to the embeddings, so nothing is rotated",
         "no_added_positions": no_sum or "positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
+        "no_profiles": "scores have no profiles of distance in this model",
+        "profile_extent": f"{c.profile_extent or c.context:,}",
         "no_distance_norm": unnormed if c.distances else _NO_DISTANCES,
         "no_distance_keys": _no_matrix(c, c.distance_keys, "keys", "W_K"),
         "no_distance_queries": _no_matrix(c, c.distance_queries, "queries", "W_Q"),
         "query_scale": f"{c.query_scale:g}·ln(1 + ⌊{position} / {c.query_scale_every:,}⌋)",
+        "score_scale": f"{c.score_scale:g}·ln(max(1, (t + 1) / {c.score_scale_from:,}))",
         "alibi_scale": "" if c.alibi_scale == 1 else f"·{c.alibi_scale:.4g}",
     }
 

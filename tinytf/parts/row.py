@@ -34,6 +34,7 @@ OF_HEADS, MAP = ("head", "token", "d_value"), ("head", "query", "key")
 CROSS_MAP = ("head", "query", "source")
 """The axes of a map from the tokens of this stack to those of the one that it reads."""
 ROUTES, PAIRS = ("token", "expert"), ("query", "key")
+KV_PAIRS = ("kv head", *PAIRS)
 TEXT_AXES = ("token", "query", "key", "source")
 """The axes of tokens; those of a source are of the text that another stack read."""
 
@@ -70,7 +71,8 @@ class Step:
     stream of the layer below; ``to_loss``: the loss depends on it; ``shared``: all layers have the same parameters;
     ``own``: each layer has its own, even of those that take turns with sets of weights;
     ``mixer``: only layers with this kind of mixer have the row; ``lent``: it takes the second input of that step
-    of an earlier layer, its keys, values or chosen keys; ``below``: it takes the same step of so many layers below.
+    of an earlier layer, its keys, values or chosen keys, or that step itself where it has its own name; ``below``: it
+    takes the same step of so many layers below.
 
     Every step has a module in the model that can be hooked: the one with its parameters, else one named after the step,
     or at the path ``at``. Parameters of ``late`` rows are registered, and drawn from the seed, after all others.
@@ -198,7 +200,7 @@ class Step:
     @property
     def is_choice(self) -> bool:
         """Whether it only chooses experts or keys: no gradient reaches it or passes through it."""
-        return self.axes in (ROUTES, PAIRS) and not self.to_loss
+        return self.axes in (ROUTES, PAIRS, KV_PAIRS) and not self.to_loss
 
     @property
     def in_stream(self) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.steps.operations.channel_delta import DecayedFits, channel_delta_rule
 from tinytf.steps.operations.choose import Choose
+from tinytf.steps.operations.choose_by_id import ChooseById
 from tinytf.steps.operations.delta import Write, delta_rule
 from tinytf.steps.operations.expert_linear import used_experts
 from tinytf.steps.operations.fade_at_rate import FadeAtRate
@@ -34,7 +35,7 @@ class FusedAttention:
         self.sight, self.scale = sight, 1 / divisor
 
     def __call__(self, now: Pass, q: Tensor, k: Tensor, *rest: Tensor) -> Tensor:
-        """q (B, H, Q, D), k and v (B, G, K, D) -> (B, H, Q, D); before v, the keys (B, Q, K) that an indexer chose."""
+        """q (B, H, Q, D), k and v (B, G, K, D) -> (B, H, Q, D); before v, the keys that an indexer chose."""
         *chosen, v = rest
         if q.is_cpu and q.dtype is torch.bfloat16 and q.requires_grad:
             # torch's backward pass of it is five times as slow in bfloat16 as in float32.
@@ -48,7 +49,8 @@ class FusedAttention:
         if now.padding_mask is None and not self.sight.cuts(k.shape[2]) and (not past or length == 1):
             causal = self.sight.causal and not past  # a single query after cached tokens sees all of them
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=self.scale, enable_gqa=grouped)
-        allowed = chosen_in(self.sight.allowed(length, now.padding_mask, q.device, past), *chosen)
+        heads = q.shape[1] if self.sight.block else 0
+        allowed = chosen_in(self.sight.allowed(length, now.padding_mask, q.device, past), *chosen, heads=heads)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=self.scale, enable_gqa=grouped)
 
 
@@ -63,7 +65,7 @@ class FusedExperts:
         self.expert_rows = [row for row in rows if row.step.of_experts]
         self.router, self.choice = (
             rows[0].inputs[0],
-            next(row.name for row in rows if isinstance(row.operation, Choose)),
+            next(row.name for row in rows if isinstance(row.operation, Choose | ChooseById)),
         )
 
     def __call__(self, now: Pass, router: Tensor, x: Tensor) -> Tensor:

@@ -26,8 +26,8 @@ class Borrowed(nn.Module):
         super().__init__()
         self.owner = (owner,)
 
-    def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.owner[0].forward(x)
+    def forward(self, *inputs: Tensor) -> Tensor:
+        output: Tensor = self.owner[0].forward(*inputs)
         return output
 
 
@@ -137,12 +137,15 @@ _BLOCK = (
     "mamba",
     "lightning",
     "griffin",
+    "attn_conv",
     "attn_norm",
     "laurel",
     "read2",
     "write2",
     "norm2",
     "ffn",
+    "ffn_gain",
+    "ffn_conv",
     "ffn_norm",
     "ple",
     "side",

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tinytf.config import ModelConfig
 from tinytf.errors import ConfigError
 from tinytf.parts import (
+    added_conv,
     altup,
     attention,
     block,
+    blocks,
     cross,
     embedding,
     feed_forward,
@@ -81,14 +83,14 @@ _ROW_NUMBERS = {(row.name, row.title, row.mixer): number for number, row in enum
 _FORMULAS = tuple(
     part.formulas
     for part in (
-        embedding, norm, attention, indexer, recurrence, gated_delta, mamba2, positions, feed_forward, layer_inputs,
-        side_conv, altup, hyper, ngrams, pooling, head,
+        embedding, norm, attention, blocks, indexer, recurrence, gated_delta, mamba2, positions, feed_forward,
+        layer_inputs, side_conv, added_conv, altup, hyper, ngrams, pooling, head,
     )
 )  # fmt: skip
 _INPUTS = tuple(
     part.inputs
     for part in (
-        embedding, norm, attention, cross, indexer, gated_delta, mamba2, mamba, memory, positions, feed_forward,
+        embedding, norm, attention, cross, blocks, indexer, gated_delta, mamba2, mamba, memory, positions, feed_forward,
         layer_inputs,
         altup, hyper, ngrams, pooling, head,
     )
@@ -190,7 +192,10 @@ def _parameters(step: Step) -> "tuple[Parameter, ...]":
 
 def _found(nearest: Nearest, above: list[Step], config: ModelConfig) -> str:
     axes = _axes(nearest.axes, config)
-    return next(step.name for step in reversed(above) if step.role == nearest.role and step.axes == axes)
+    for step in reversed(above):
+        if step.role == nearest.role and step.axes == axes:
+            return step.name
+    raise LookupError(f"no row above is {nearest}")
 
 
 @lru_cache(maxsize=256)
@@ -290,7 +295,8 @@ class StepTable:
 
         An output that is not added there, such as that of a layer whose attention gives to another, is itself.
         """
-        return (added, *self.to_stream(added, layer))[-2] if added in self.added_in(layer) else added
+        is_added = added.name in {step.name for step in self.added_in(layer)}
+        return (added, *self.to_stream(added, layer))[-2] if is_added else added
 
     @cached_property
     def over_vocabulary(self) -> tuple[Step, ...]:
@@ -312,14 +318,23 @@ class StepTable:
     @cached_property
     def choice(self) -> str:
         """The name of the step that sends each token to experts, 1 or 0; empty in a model without experts."""
-        from tinytf.steps.operations import Choose
+        from tinytf.steps.operations import Choose, ChooseById
 
-        return next((step.name for step in self._feed_forward if isinstance(step.operation, Choose)), "")
+        choices = (step.name for step in self._feed_forward if isinstance(step.operation, Choose | ChooseById))
+        return next(choices, "")
 
     def chosen_keys(self, layer: int | None) -> tuple[StepKey, ...]:
         """The step of a layer that chooses the keys which its mask shows; empty without an indexer."""
         rows = () if layer is None else self.in_layer(layer)
         return tuple((step.name, layer) for step in rows if step.is_choice and step.is_map and step.recorded)
+
+    def of_blocks(self, step: Step, layer: int | None) -> bool:
+        """Whether the keys of a map after the mask are blocks of tokens."""
+        from tinytf.steps.operations import Mask
+
+        while not isinstance(step.operation, Mask) and step.inputs and (first := self.at(step.inputs[0], layer)).is_map:
+            step = first
+        return isinstance(step.operation, Mask) and step.operation.sight.every > 0
 
     @cached_property
     def routes(self) -> str:
@@ -365,7 +380,7 @@ class StepTable:
         """The steps that multiply the residual stream itself by a number."""
         from tinytf.steps.operations import LayerScale
 
-        return tuple(step for step in self.layer_steps if isinstance(step.operation, LayerScale))
+        return tuple(step for step in self.layer_steps if type(step.operation) is LayerScale)
 
     def has_own(self, step: Step, layer: int | None) -> bool:
         """Whether this step is the first one computed with the parameters of its module."""
@@ -460,6 +475,8 @@ class StepTable:
             return ((step.name, source),)
         if step.lent and layer is not None:
             lender = self.lender(step, layer)
+            if step.lent == step.name:
+                return ((step.name, lender),)
             return ((self.by_key[step.lent, lender].inputs[1], lender),)
         source_layer = self.config.n_layers - 1 if layer is None else layer
         steps = (self.by_key.get((name, source_layer)) or self.by_name[name] for name in step.inputs)
@@ -468,13 +485,15 @@ class StepTable:
     def lender(self, step: Step, layer: int) -> int:
         """The layer that a ``lent`` step is taken from: the last below with its own and the same window.
 
+        For latent keys, the last whose heads share as wide a part.
         Raises ConfigError without one, or if its heads are others.
         """
         taker = self.config.at(layer)
         for below in range(layer - 1, -1, -1):
             lender = self.config.at(below)
             own = self.by_key.get((step.name, below))
-            if own and not own.lent and lender.window == taker.window and lender.mixer == taker.mixer:
+            alike = ["window", "mixer", *(["rope_width"] if step.lent == step.name else [])]
+            if own and not own.lent and all(getattr(lender, name) == getattr(taker, name) for name in alike):
                 if any(getattr(lender, name) != getattr(taker, name) for name in ("n_kv_heads", "d_head", "d_value")):
                     raise ConfigError(
                         f"layer {layer} takes the {step.name} of layer {below}, but has heads of other sizes"
@@ -494,9 +513,22 @@ class StepTable:
         return {self.at(*place).full_name(place[1]): place for place in places}
 
     @cached_property
-    def reads_ids(self) -> bool:
-        """Whether layers read the ids of the tokens beside the stream."""
-        return any("ids" in step.inputs for step in self.layer_steps)
+    def reads_text(self) -> bool:
+        """Whether layers read the text beside the stream: its ids, or its embeddings."""
+        of_embeddings = any(layer is None for _, layer in self.carried.values())
+        return of_embeddings or self.config.experts_by_id or any("ids" in step.inputs for step in self.layer_steps)
+
+    @cached_property
+    def convolves(self) -> bool:
+        """Whether steps of layers read a few earlier tokens, of which a cache keeps a window."""
+        from tinytf.steps.operations import LookupNgrams, ShortConv
+
+        return any(isinstance(step.operation, LookupNgrams | ShortConv) for step in self.layer_steps)
+
+    @property
+    def reads_beside(self) -> bool:
+        """Whether layers read anything beside the stream."""
+        return bool(self.carried) or self.reads_text or self.config.segments
 
     def consumers(self, place: StepKey) -> tuple[tuple[Step, int | None, int], ...]:
         """The steps computed from ``place`` on the way to the loss: each with its layer and the number of the input."""

@@ -94,7 +94,7 @@ def load_tokenizer_directory(directory: Path, given: Settings = NOTHING) -> Voca
         start, start_source = _start(sources, library.token_to_id(special.names.get("bos_token", "")))
         chat = directory_template(directory, settings, special.names)
         mask = special.names.get("mask_token")
-        tokenizer = Tokenizer(library, ends, mask, start, chat, untrusted, assumed, start_source)
+        tokenizer = Tokenizer(library, ends, mask, start, chat, untrusted, assumed, start_source, _forced(sources))
         return Vocabulary(tokenizer, ", with ".join(filter(None, (note, setting_words(given)))))
 
 
@@ -128,7 +128,8 @@ def tokenizer_in_memory(tokenizer: Any, model: Any) -> Vocabulary:
     if isinstance(templates, Mapping):
         templates = [{"name": name, "template": template} for name, template in templates.items()]
     chat = template_of(templates, getattr(tokenizer, "special_tokens_map", {}), Path("the tokenizer in memory"))
-    return Vocabulary(Tokenizer(library, ends, mask, start, chat, start_source=start_source))
+    forced = _forced(sources)
+    return Vocabulary(Tokenizer(library, ends, mask, start, chat, start_source=start_source, forced=forced))
 
 
 class _Loaded(NamedTuple):
@@ -425,6 +426,12 @@ def _start(sources: Mapping[Path | str, Settings], default: int | None) -> tuple
     return default, "the tokenizer"
 
 
+def _forced(sources: Mapping[Path | str, Settings]) -> int | None:
+    """The id that generation writes first, whatever the model predicts: of the first source that names any."""
+    named = (settings.get("forced_bos_token_id") for settings in sources.values())
+    return next((i for i in named if isinstance(i, int) and not isinstance(i, bool) and i >= 0), None)
+
+
 def _optional(path: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
@@ -471,6 +478,9 @@ def _read_words(path: Path) -> dict[str, Any]:
 
 def _no_vocabulary(directory: Path) -> CheckpointError:
     """The error for a directory without a vocabulary that tinytf reads."""
+    if (directory / "vocab-src.json").exists():
+        why = "a vocabulary for each language and the rules of Moses, which tinytf does not read"
+        return CheckpointError(f"{directory} has {why}", "in Python, tinytf.load of the model in memory takes ids")
     for name, kind in _UNREAD_FILES.items():
         if (directory / name).exists():
             return CheckpointError(f"{directory / name} is a {kind} vocabulary, which tinytf does not read", _CONVERT)

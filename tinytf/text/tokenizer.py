@@ -204,6 +204,7 @@ class Tokenizer:
         untrusted: UntrustedTokenizer | None = None,
         assumed: Settings = NOTHING,
         start_source: str = "the tokenizer",
+        forced: int | None = None,
     ) -> None:
         library.no_truncation()
         library.no_padding()
@@ -219,6 +220,8 @@ class Tokenizer:
         self._ends = tuple(ends)
         self._masks = _MASKS if mask is None else (mask,)
         self._start, self._start_source = start, start_source
+        self.forced = forced
+        """The id of the token that a target is made to begin with, such as a language's."""
         self.chat = chat
         self.assumed = dict(assumed)
 

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -43,6 +43,7 @@ class Outcomes:
     n_layers: int
     starts: int | None
     encoder: None = None
+    d_source: ClassVar[int] = 0
 
     def to_dict(self) -> dict[str, Any]:
         return {**vars(self), "labels": list(self.labels)}

@@ -66,9 +66,11 @@ Test = Callable[[Inspected], str]
 """Describe what is wrong with a step, as a clause with numbers; empty if nothing is."""
 
 
-def allowed(inspected: Inspected) -> Tensor:
-    """Which keys (Q, K) each query of a step's layer may look at."""
-    mask, length = inspected.trace.allowed(inspected.layer), len(inspected.trace.tokens)
+def allowed(inspected: Inspected, head: int | None = None) -> Tensor:
+    """Which keys (Q, K) each query of a step's layer may look at in some head, or in one."""
+    trace = inspected.trace
+    blocks = trace.steps.of_blocks(inspected.step, inspected.layer)
+    mask, length = trace.allowed(inspected.layer, head, blocks=blocks), len(trace.tokens)
     return torch.ones(length, length, dtype=torch.bool, device=inspected.values.device) if mask is None else mask
 
 
@@ -79,7 +81,8 @@ def _nan(inspected: Inspected) -> str:
 def _infinite(inspected: Inspected) -> str:
     infinite = inspected.values.isinf()
     if isinstance(inspected.step.operation, Mask):
-        infinite &= ~(inspected.values.isneginf() & ~allowed(inspected))
+        seen = torch.stack([allowed(inspected, head) for head in range(len(inspected.values))])
+        infinite &= ~(inspected.values.isneginf() & ~seen)
     return inspected.counted(infinite, "infinite")
 
 
@@ -111,8 +114,13 @@ def first_of(
 
 
 def first_not_finite(trace: Trace) -> str | None:
-    """The full name of the first step with NaN or infinity in the forward pass; None if there is none."""
+    """The full name of the first step with NaN or infinity in the forward pass; None if there is none.
+
+    Of a source that is not finite, it is the first such step of the encoder, as ``enc.L0.attn``.
+    """
     fault = first_of(trace, trace.steps.rows, "forward", NOT_FINITE)
+    if fault is not None and trace.source is not None and fault.step == "source":
+        return f"enc.{first_not_finite(trace.source)}"
     return None if fault is None else fault.step
 
 

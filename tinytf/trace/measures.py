@@ -143,7 +143,8 @@ def numbers(
         if step.is_split:
             group = trace.config.at(layer).heads_per_kv if "kv head" in step.axes else 1
             axes[0] = heads or [part * group for part in axes[0]]
-    allowed, first = visible(trace, step, layer), len(axes) - min(2, len(axes))
+    allowed = visible(trace, step, layer, heads[0] if heads is not None and len(heads) == 1 else None)
+    first = len(axes) - min(2, len(axes))
     for i, word in enumerate(cell):
         axis = first + i
         if step.is_vocabulary and not i:

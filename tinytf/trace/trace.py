@@ -116,8 +116,13 @@ class Trace:
         return None if self.model.reads is None else self.model.reads.trace
 
     def tokens_on(self, axis: str) -> tuple[Token, ...]:
-        """The tokens along an axis."""
-        return self.source.tokens if axis == "source" and self.source is not None else self.tokens
+        """The tokens along an axis; those of a source of which only states are given are numbers."""
+        reads = self.model.reads
+        if axis != "source" or reads is None:
+            return self.tokens
+        if self.source is not None:
+            return self.source.tokens
+        return tuple(Token(-1, str(number), 0, 0, b"", False) for number in range(reads.states.shape[1]))
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -375,9 +380,10 @@ class Trace:
         for layer in address.layers if address.layers is not None else (None,):
             if (allowed := visible(self, step, layer)) is None:
                 return None
-            heads = len(step.part_numbers(self.config.at(layer)) if address.heads is None else address.heads)
-            single = address.heads is not None and heads == 1
-            mask = allowed if single else allowed.expand(heads, *allowed.shape)
+            heads = step.part_numbers(self.config.at(layer)) if address.heads is None else address.heads
+            single = address.heads is not None and len(heads) == 1
+            each = [allowed if (seen := visible(self, step, layer, head)) is None else seen for head in heads]
+            mask = each[0] if single else torch.stack(each)
             masks.append(self._cell(mask, address, step.axes[1:] if single else step.axes))
         return masks[0] if len(masks) == 1 else torch.stack(masks)
 
@@ -429,20 +435,33 @@ class Trace:
         """The output of the last block (T, C), before any final norm."""
         return self.step(self.steps.output, self.config.n_layers - 1)
 
-    def allowed(self, layer: int | None = 0) -> Tensor | None:
-        """Which keys (Q, K) each query of a layer may look at; None where nothing is masked."""
-        config = self.config.at(layer)
-        allowed = Sight.of(config).allowed(len(self.tokens), None, self.model_input.device)
-        return chosen_in(allowed, *(self.step(*place) for place in self.steps.chosen_keys(layer)))
+    def allowed(self, layer: int | None = 0, head: int | None = None, *, blocks: bool = False) -> Tensor | None:
+        """Which keys (Q, K) each query of a layer may look at in some head, or in one; None where nothing is masked.
+
+        With ``blocks``, which blocks instead.
+        """
+        config, heads = self.config.at(layer), None if head is None else (head,)
+        sight = Sight(True, every=config.block_size) if blocks else Sight.of(config)
+        allowed = sight.allowed(len(self.tokens), None, self.model_input.device)
+        chosen = self.steps.chosen_keys(layer) if blocks == (config.block_size > 0) else ()
+        choices = (
+            self.step(*place, heads).amax(0) if self.steps.at(*place).has_heads else self.step(*place)
+            for place in chosen
+        )
+        return chosen_in(allowed, *choices)
 
     def table(self) -> list[dict[str, Any]]:
         """The pipeline as JSON data: name, title, formula, axes, shape and statistics of each step."""
         return [row.to_dict() for row in pipeline(self)]
 
 
-def visible(trace: Trace, step: Step, layer: int | None = None) -> Tensor | None:
-    """Which cells (Q, K) of a masked attention step are visible; None for any other step, or if all are."""
-    return trace.allowed(layer) if is_masked(step) else None
+def visible(trace: Trace, step: Step, layer: int | None = None, head: int | None = None) -> Tensor | None:
+    """Which cells (Q, K) of a masked attention step are visible in some head, or in one.
+
+    None for any other step, or if all are.
+    """
+    blocks = trace.steps.of_blocks(step, layer)
+    return trace.allowed(layer, head, blocks=blocks) if is_masked(step) else None
 
 
 def is_masked(step: Step) -> bool:

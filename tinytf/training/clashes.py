@@ -16,6 +16,7 @@ CLASHES: tuple[tuple[str, str, str, str], ...] = (
     ("lora", "shard", "LoRA does not go with --shard", _ONE),
     ("lora", "new_model", "LoRA does not go with a new model", "name a model by --from"),
     ("shard", "explain", "with --shard no process has the whole model, so none explains an update", _ONE),
+    ("compile", "balance", "compiled steps do not see what the routers of experts say", _ONE),
     ("shard", "compile", "with --shard no process has the whole model, so none compiles", _ONE),
 )
 """Two options, or fields of a recipe, why they exclude each other, and a hint."""

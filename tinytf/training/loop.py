@@ -84,7 +84,7 @@ class Loop:
         self.adapters, others = adapters, () if adapters is None else (adapters,)
         self.optimiser = make_optimiser(self.model, recipe, *others)
         self.parameters = [parameter for module in (self.model, *others) for parameter in module.parameters()]
-        self.batch_loss = BatchLoss(self.model, adapters, recipe.label_smoothing, objective)
+        self.batch_loss = BatchLoss(self.model, adapters, recipe.label_smoothing, objective, recipe.balance)
         self.loss: nn.Module = group.averaging(self.batch_loss)
         self.schedule = schedule or (lambda step: learning_rate(step, recipe))
         self.progress = Progress(corpus=setup.fingerprint, processes=group.count)

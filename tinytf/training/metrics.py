@@ -22,11 +22,11 @@ class Metrics:
     says why the run ends early. ``held_out_loss`` is always of the same few batches; ``thorough``, after the last step
     only, is of many more. On the first line only, ``held_out_before`` and ``thorough_before`` are of the model that the
     run begins from, and ``heads_before`` are the scores before the first step. ``held_out_exact`` is the share of
-    held-out targets that a model of two stacks translates exactly. ``seen_loss``, measured with
-    ``held_out_loss`` and likewise in evaluation mode, is of the training text; ``copying``, measured with ``heads``, is
-    what a repetition of random tokens gains, in nats per token, ``updates`` the ratio of update and weights by
-    matrix, and ``shifts`` those of ``shift_losses``. ``noise`` is of the gradient before clipping, ``own`` are numbers
-    of a user's observers by name.
+    held-out targets that a model of two stacks translates exactly. ``seen_loss``, measured with ``held_out_loss`` and
+    likewise in evaluation mode, is of the training text; ``copying``, measured with ``heads``, is what a repetition of
+    random tokens gains, in nats per token, ``updates`` the ratio of update and weights by matrix, ``shifts`` those of
+    ``shift_losses``, ``experts`` the shares of the experts of a layer. ``noise`` is of the gradient before clipping,
+    ``own`` are numbers of a user's observers by name.
 
     The line leaves out the ``seconds`` and ``tokens`` of the step, its speed, and its sample, which other files have.
     """
@@ -46,6 +46,7 @@ class Metrics:
     copying: float | None = None
     updates: Mapping[str, float] | None = None
     shifts: tuple[float, ...] | None = None
+    experts: list[list[float]] | None = None
     noise: Noise | None = None
     heads_before: HeadScores | None = None
     thorough: Thorough | None = None

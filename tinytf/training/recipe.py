@@ -22,8 +22,8 @@ USUAL_VOCABULARY = 2000
 FEW_BATCHES = 8
 """Batches of the held-out text for its curve and every verdict, always the same ones."""
 USUAL_WIDTH = 128
-USUAL_LR, HIGHEST_LR, FINE_LR, LORA_LR = 3e-3, 1.2e-2, 5e-5, 1e-3
-"""The peak learning rate of a new model as wide as is usual, and of narrow ones; of a trained model; of LoRA."""
+_LRS = {"new": (3e-3, USUAL_WIDTH, 1.2e-2), "fine": (5e-5, 576, 1e-3), "lora": (2e-3, 576, 1e-2)}
+"""The default peak learning rate of a new model, of a trained one and of LoRA: at a width, and at most."""
 _DECODER = {
     "causal": True, "head": "lm", "positions": "rotary", "norm": "rmsnorm", "activation": "silu", "gated": True,
     "qkv_bias": False, "o_bias": False, "ffn_bias": False,
@@ -36,6 +36,12 @@ _SHARE, _POSITIVE = Limits(least=0, below=1), Limits(above=0)
 def _field(default: Any, help: str, limits: Limits = ANY) -> Any:
     """A field of a recipe: its default, a line of help, and the values it may have."""
     return field(default=default, metadata={"help": help, "limits": limits})
+
+
+def usual_lr(kind: str, width: int | None = None) -> float:
+    """The default peak learning rate, in inverse proportion to the width; of a usual width where that is unknown."""
+    rate, at, most = _LRS[kind]
+    return min(most, round(rate * at / (width or at), 6))
 
 
 def require_mask(config: ModelConfig) -> None:
@@ -78,7 +84,9 @@ class Recipe:
     repeats_first: int = _field(0, "Steps at the start with only such examples.", Limits(0, 1_000_000_000))
     steps: int = _field(1000, "Optimiser steps.", Limits(1, 1_000_000_000))
     lr: float = _field(
-        USUAL_LR, "Peak learning rate; unless given 0.384 / d_model, with --from 5e-5, with --lora 1e-3.", _POSITIVE
+        usual_lr("new"),
+        "Peak learning rate; unless given 0.384 / d_model, with --from 0.0288 / d_model, with --lora 1.152 / d_model.",
+        _POSITIVE,
     )
     final_lr: float = _field(0.1, "Final learning rate, as a share of the peak.", _SHARE)
     warmup: int = _field(100, "Steps of linear warm-up.")
@@ -87,6 +95,7 @@ class Recipe:
     beta1: float = _field(0.9, "Adam's decay of the mean gradient.", _SHARE)
     beta2: float = _field(0.95, "Adam's decay of the mean squared gradient.", _SHARE)
     label_smoothing: float = _field(0.0, "Share of each target that is spread over the vocabulary.", _SHARE)
+    balance: float = _field(0.0, "With experts: weight of the loss that keeps them equally busy, such as 0.01.", _SHARE)
     clip: float = _field(1.0, "Largest global norm of the gradients.", _POSITIVE)
     held_out: float = _field(0.05, "Share of the text, from its end, that is never trained on.", _SHARE)
     eval_every: int = _field(250, "Steps between held-out losses.", Limits(1, 1_000_000_000))
@@ -183,18 +192,15 @@ class Recipe:
     def from_dict(cls, fields: Mapping[str, Any], source: str = "") -> Self:
         """A recipe from its fields. Raises UsageError for an unknown field, with the nearest name.
 
-        The default warm-up is at most a tenth of the steps. The default lr of a new model is in inverse proportion to
-        its width, at most HIGHEST_LR; for a trained model it is FINE_LR, or LORA_LR to adapt it. The masked objective
-        has a wordpiece tokenizer.
+        The default warm-up is at most a tenth of the steps. The default lr is ``usual_lr``, and the masked
+        objective has a wordpiece tokenizer.
         """
         if (optimiser := fields.get("optimiser", "adamw")) != "adamw":
             raise UsageError(f"{source or 'the recipe'}: there is no optimiser {optimiser!r}", "AdamW is the only one")
         fields = {name: value for name, value in fields.items() if name != "optimiser"}  # older recipes name it
         width = model.get("d_model") if isinstance(model := fields.get("model"), Mapping) else None
-        if fields.get("begun_from"):
-            fields = {"lr": LORA_LR if fields.get("lora") else FINE_LR, **fields}
-        elif type(width) is int and width > 0:
-            fields = {"lr": min(HIGHEST_LR, round(USUAL_LR * USUAL_WIDTH / width, 6)), **fields}
+        kind = "new" if not fields.get("begun_from") else "lora" if fields.get("lora") else "fine"
+        fields = {"lr": usual_lr(kind, width if type(width) is int and width > 0 else None), **fields}
         if fields.get("objective") == "masked":
             fields = {"tokenizer": "wordpiece", **fields}
         steps = fields.get("steps", cls.steps)

@@ -7,9 +7,10 @@ import click
 
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import host
-from tinytf_cli.options import complete_model
+from tinytf_cli.options import complete_model, of_stack, stack_option
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import SEEDS, Real, Whole
+from tinytf_cli.text_options import both_facing, target_option
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Options:
         help="The reference model, whose weights your module gets.",
     )
     text: str = option(metavar="TEXT", shown="The cat sat on the mat.", help="The text to run both on.")
+    target_text: str | None = target_option()
+    stack: str | None = stack_option("check a module that is an encoder, or a decoder that gets the encoder's states.")
     args: str = option(metavar="K=V,…", default="", help="Constructor arguments that cannot be guessed.")
     names: Path | None = option(
         metavar="FILE.toml",
@@ -58,11 +61,15 @@ def check(options: Options, output: Output) -> int:
     from tinytf.compare.dumps.names import read_names
     from tinytf_cli.views.check import CheckDisplay
 
-    model = reference(options.like, parse_args(options.with_), options.seed)
+    model = of_stack(reference(options.like, parse_args(options.with_), options.seed), options.stack)
+    text = options.text
+    if model.config.encoder is not None or options.target_text is not None:
+        (model,), target = both_facing(model, [text], options.target_text, output)
+        text = str(target)
     report = check_module(
         model,
         options.target,
-        text=options.text,
+        text=text,
         args=parse_args(options.args),
         names=read_names(options.names),
         tolerance=options.tolerance,

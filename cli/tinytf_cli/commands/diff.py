@@ -181,6 +181,7 @@ def _compared(options: Options, model_options: ModelOptions, output: Output) -> 
     from tinytf.compare.dumps.names import read_names
     from tinytf.compare.dumps.passes import is_passes, open_any
     from tinytf.compare.dumps.read import SUFFIXES, is_dump, open_dump
+    from tinytf.text_model import TextModel
 
     settings: dict[str, Any] = {name: getattr(options, name) for name in _SETTINGS}
     named = [word.lower().endswith(SUFFIXES) and not any(letter.isspace() for letter in word) for word in options.texts]
@@ -213,15 +214,18 @@ def _compared(options: Options, model_options: ModelOptions, output: Output) -> 
     merges = is_typed("adapter") and not has_other
     first, second = _texts(options, has_other or merges)
     model = (replace(model_options, adapter=None) if merges else model_options).open(two_stacks=True)
-    other: Model | None = None
-    if second is None:
-        other = model_options.open(two_stacks=True) if merges else _other(model_options, options)
+    compared: Written | Model
+    if second is not None:
+        compared = second
+    else:
+        compared = model_options.open(two_stacks=True) if merges else _other(model_options, options)
     if model.config.encoder is None and options.target_text is None:
-        return model.diff(first, second if other is None else other, **settings)
+        return model.diff(first, compared, **settings)
     # one target for two sources, or for one source in two models
     sources = [text for text in (first, second) if text is not None]
     (bound, *others), target = both_facing(model, sources, options.target_text, output, truncate=options.truncate)
-    others += [] if other is None else [other.reading(first, truncate=options.truncate)]
+    if isinstance(compared, TextModel):
+        others.append(compared.reading(first, truncate=options.truncate))
     return bound.diff(target, (others[0], target), **settings)
 
 

@@ -27,8 +27,8 @@ class Options:
 @command("export")
 def export(options: Options, output: Output) -> None:
     """DIRECTORY must be new or empty; the default is the model's name with -hf, here. In transformers,
-    AutoModelForCausalLM.from_pretrained(DIRECTORY) (or AutoModelForMaskedLM) opens it and gives the same logits. The
-    tokenizer is included.
+    AutoModelForCausalLM.from_pretrained(DIRECTORY) (or AutoModelForMaskedLM, AutoModelForSeq2SeqLM) opens it and gives
+    the same logits. The tokenizer is included.
     """
     from tinytf.loading import load
 

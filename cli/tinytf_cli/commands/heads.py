@@ -45,6 +45,10 @@ def heads(options: Options, fold: FoldOptions, over: PairsOptions, model_options
     standard input; the default is the text that the model was trained on, if that is known. Without any text, all
     scores come from random tokens. With --pairs, measures attention on the clean text of each pair instead, --by
     entropy, distance, previous, first or self.
+
+    Of two stacks the heads are the decoder's own, on random targets that repeat their source. Those of cross-attention
+    have other scores: how they follow the source, and whether they rest at its ends. CORPUS is then a table of source
+    and target.
     """
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.heads import CensusDisplay
@@ -62,10 +66,10 @@ def heads(options: Options, fold: FoldOptions, over: PairsOptions, model_options
             raise UsageError(f"--grammar reads pairs of words of its own, without {typed[0]}", "leave it out")
         from tinytf_cli.views import grammar as _  # noqa: F401 - registers its view
 
-        output.draw(model_options.open().grammar())
+        output.draw(model_options.open(because="its words stand in one text").grammar())
         return 0
     text = read_texts(("-",), lines=False)[0] if options.corpus == Path("-") else None
-    model = model_options.open()
+    model = model_options.open(two_stacks=True)
     with progress_line(output.stderr, "sequences", at_most=True) as progress:
         report = model.heads(
             options.corpus if text is None else None, text=text, random_only=options.random, length=options.length,

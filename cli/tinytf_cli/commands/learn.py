@@ -90,4 +90,4 @@ def _facing(model: "Model", options: Options, output: Output) -> "tuple[Model, s
         return model, text
     sources = [SOURCE if text is None else text]
     (bound,), target = both_facing(model, sources, options.target_text, output, truncate=options.truncate)
-    return bound, target
+    return bound, str(target)

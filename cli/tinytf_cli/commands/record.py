@@ -66,7 +66,7 @@ def record(options: Options, model_options: ModelOptions, output: Output) -> int
     field = "" if options.field is None and is_table else options.field
     with processes_of(output) as group:
         files = corpus_files(options.corpus, ("TEXT",), Reading(options.document, field))
-        model = model_options.open()
+        model = model_options.open(because="a corpus has no sources and targets")
 
         def on_estimate(rows: int, size: int) -> None:
             if group.rank == 0:

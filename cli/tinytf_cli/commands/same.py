@@ -50,13 +50,13 @@ def same(options: Options, model_options: ModelOptions, output: Output) -> int:
     if not 1 <= len(texts) <= 2:
         raise UsageError(f"this takes a text and one beside it, not {len(texts)}", 'tinytf same "A text." "Another."')
     if options.module is not None:
-        model = model_options.open(because="a module of yours is run on one text")
-        return _of_module(options, model, texts, output)
+        reference = model_options.open(because="a module of yours is run on one text")
+        return _of_module(options, reference, texts, output)
     through = model_options.through_model(output)
-    model = through if through is not None else model_options.open(two_stacks=True)
+    model: Model | ThroughModel = through if through is not None else model_options.open(two_stacks=True)
     if not isinstance(model, ThroughModel) and (model.config.encoder is not None or options.target_text is not None):
         (model,), target = both_facing(model, texts[:1], options.target_text, output, truncate=options.truncate)
-        texts[:1] = [target]
+        texts[:1] = [str(target)]
     report = same_text(model, *texts, truncate=options.truncate)
     return output.draw_checked(report)
 

@@ -107,6 +107,8 @@ def arithmetic(app: Explorer) -> None:
         app.open("arithmetic")
     elif not (source := app.panels["arithmetic"].leads_to):
         app.say("this number has no earlier source" if app.panels["arithmetic"].answered else "…")
+    elif source.startswith("enc."):
+        app.say(f"it comes from {source}, in the encoder: type :explain {source}")
     else:
         app.panels["arithmetic"].noted = False
         app.go(app.look.cursor.to(app.trace, app.trace.address(source)))

@@ -225,8 +225,8 @@ class Session(Outlet):
             return run
         if run.spec.reads:
             return run
-        _, target = both_facing(self.models.model(run.spec), [run.text], target, truncate=run.truncate)
-        return replace(run, spec=replace(run.spec, reads=str(run.text)), text=target)
+        _, text = both_facing(self.models.model(run.spec), [run.text], target, truncate=run.truncate)
+        return replace(run, spec=replace(run.spec, reads=str(run.text)), text=text)
 
     def set_run(self, run: Run, target: str | None = None) -> None:
         """Make a run the present one, at the same step if its model has it; record it if it is not cached.

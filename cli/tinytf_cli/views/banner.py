@@ -26,7 +26,9 @@ def heads_in_words(config: ModelConfig) -> str:
     layers = [config.at(layer) for layer in range(config.n_layers)]
     kinds = {own.mixer: own for own in layers}
     if len(kinds) == 1:
-        reads = "" if config.encoder is None else f" that read an encoder of {heads_in_words(config.encoder)}"
+        reads = f" that read states {config.d_source} wide" if config.d_source else ""
+        if config.encoder is not None:
+            reads = f" that read an encoder of {heads_in_words(config.encoder)}"
         return f"{plural(config.n_layers, 'layer')} × {heads(config)}{reads}"
     counts = Counter(own.mixer for own in layers)
     by_kind = (f"{counts[kind]} of {kind.replace('_', ' ')} × {heads(own)}" for kind, own in kinds.items())

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tinytf.cause.circuit import Circuit, CircuitEdge, CircuitNode
+from tinytf.cause.over_pairs.report import without_effect
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
@@ -102,11 +103,13 @@ def _kept(report: Circuit) -> Iterator[Block]:
     """The mean leads of the plain runs, faithfulness and completeness."""
     pairs = plural(report.n_pairs, "pair")
     rows = [
+        ("clean − corrupt", report.effect, _FORM, "what the texts of a pair change in the lead"),
         ("lead, clean", report.clean, _FORM, f"the larger one in {report.separated:,} of {pairs}"),
         ("lead, corrupt", report.corrupt, _FORM, "logits of answer − versus"),
         ("circuit", report.faithfulness, "%.3f", f"{report.n_edges:,} of {report.n_all:,} edges; 1: as clean"),
         ("all but the circuit", report.complement, "%.3f", "near 0 if it is complete"),
     ]
+    rows = rows[:3] if without_effect(report.effect) else rows
     yield Table(
         [
             Column("", [name for name, *_ in rows], said=""),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tinytf.look.heads.across import SCORES_ACROSS, CrossScores
 from tinytf.look.heads.census import SCORES, Census
 from tinytf.look.heads.kinds import LABELS
 from tinytf.text.printable import printable
@@ -64,6 +65,25 @@ def heads(report: Census, terminal: Terminal, display: CensusDisplay) -> Iterato
     if display.mapped or display.all:
         yield from _map(report, display.all)
     yield from _table(report, display.all)
+    if report.across is not None:
+        yield from _across(report.across, report.top or (None if display.all else _HEADS))
+
+
+def _across(across: CrossScores, most: int | None) -> Iterator[Block]:
+    """The heads of cross-attention, by how they follow the source."""
+    chosen = across.ranked[:most]
+    on = f"on {printable(across.of, spaces=False)}, {plural(across.pairs, 'pair')}"
+    yield Heading("heads across", f"from the target to the source, {on}", "attention")
+    named = [Column("head", [Span(f"L{layer}H{head}", "strong") for layer, head in chosen], said="")]
+    columns = (
+        Column(name.replace("_share", ""), [Figure(float(values[at]), "%+.2f" if name == "monotone" else "%.2f")
+               for at in chosen], "right")
+        for name, values in across.values.items()
+    )  # fmt: skip
+    yield Table([*named, *columns])
+    for name, (_, words) in SCORES_ACROSS.items():
+        yield note(f"{name.replace('_share', '')}: {words}")
+    yield note("induction, the token before and offsets are of one text, so these heads have none")
 
 
 def _map(report: Census, every: bool) -> Iterator[Block]:
@@ -89,7 +109,9 @@ def _material(report: Census, causal: bool) -> Iterator[Block]:
         words += "; no loss: an encoder predicts no next token"
     yield Heading("what the heads read", "", "attention")
     yield Line(words, indent=2)
-    if report.text is None:
+    if report.across is not None:
+        words = "each is a target whose source is its first copy"
+    elif report.text is None:
         words = "no text: every score is from the random tokens; name a file or folder to measure the others on text"
     else:
         windows = plural(report.text.sequences, "window")

@@ -60,7 +60,7 @@ def over_pairs(report: OverPairs, terminal: Terminal, display: OverPairsDisplay)
     clean, corrupt = report.leads
     words: list[Piece] = [f"answered right: {percent(report.right)}; the answer leads on average by "]
     words += [Figure(clean.value, "%+.3f"), " after the clean texts, ", Figure(corrupt.value, "%+.3f")]
-    yield Line([*words, " after the corrupt ones"], indent=2)
+    yield Line([*words, " after the corrupt ones: ", f"{interval(report.effect, '+.3f')} more"], indent=2)
     names, ranked = [row.name for row in report.rows], report.quantities[0].ranked
     in_order = report.in_order or len(names) == 1
     rows = list(range(len(names))) if in_order else ranked if display.all else ranked[: display.top]

@@ -140,6 +140,10 @@ def run(report: RunReport, terminal: Terminal, display: RunDisplay) -> Iterator[
         yield from _copying_recipe(history)
     if history.health and not layout.tight:
         yield from _layers(*history.health[-1])
+    if history.experts and not layout.tight:
+        step, shares = history.experts[-1][0], history.experts[-1][1]["shares"]
+        ranges = " ".join(f"{least:.2f}–{most:.2f}" for least, most in zip(shares.min(1), shares.max(1), strict=True))
+        yield Line([Span(f"experts, step {step:,}  ", "dim"), Span("choices "), ranges], indent=2)
     if history.samples and layout.samples:
         if not layout.tight:
             yield Line("")

@@ -108,7 +108,7 @@ def _next(report: RunsReport, terminal: Terminal) -> Iterator[Block]:
             first.setdefault(state, (f"tinytf runs --follow {place}", "watches it train"))
         elif state == "stopped" and run.history is not None and "watched" not in run.history.recipe:
             first.setdefault(state, (resuming(run.path), "continues it"))
-        elif state == "finished" and _is_causal(run):
+        elif state == "finished" and _continues(run):
             first.setdefault(state, (f"tinytf generate -m {place} TEXT", "how it continues a text"))
     if first:
         yield from next_lines(terminal, *first.values())
@@ -129,8 +129,9 @@ def _settings(report: RunsReport) -> Iterator[Block]:
         ])  # fmt: skip
 
 
-def _is_causal(run: RunReport) -> bool:
-    return run.history is None or run.history.config is None or run.history.config.causal
+def _continues(run: RunReport) -> bool:
+    """Whether its model continues a text, and is in the folder."""
+    return run.history is None or (run.history.config is not None and run.history.config.causal)
 
 
 def _recipe_columns(report: RunsReport, rows: int) -> Iterator[Column]:

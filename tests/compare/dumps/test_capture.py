@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from reference import FAMILIES
+from architectures import asked
+from reference import FAMILIES, pair
 from safetensors import safe_open
 from safetensors.numpy import load_file
 from torch import nn
@@ -178,3 +179,21 @@ def test_what_was_captured_is_read_again_and_compared_step_by_step(gpt2, tmp_pat
     assert tinytf.load(gpt2).diff("3 1 4 1 5", found).worst.relative < 1e-5
     gpt2.transformer.h[1].mlp.c_fc.weight.data[0, 0] += 1
     assert tinytf.load(gpt2).diff("3 1 4 1 5", found).first.name == "L1.ffn.hidden"
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+def test_a_model_of_two_stacks_is_caught_with_the_ids_of_its_decoder(family, tmp_path):
+    models, source = pair(family), torch.tensor([[5, 9, 2, 6, 5, 3]])
+    for name, given in (("both", source), ("other", source.repeat(1, 2))):
+        with tinytf.capture(models.theirs) as caught, torch.no_grad():
+            models.theirs(input_ids=given, decoder_input_ids=IDS)
+        assert caught.ids == IDS[0].tolist()
+        caught.save(tmp_path / f"{name}.safetensors")
+    model = asked(models.ours)
+    bound = model.reading(model.encoder.trace(ids=source[0].tolist()))
+    found = bound.diff(None, open_dump(tmp_path / "both.safetensors"))
+    assert found.equal or max(step.relative for step in found.steps) < 1e-4
+    assert {"L0.cross.k", "L0.cross.attn"} <= {step.name for step in found.steps}
+    other = bound.diff(None, open_dump(tmp_path / "other.safetensors"))
+    assert not other.equal
+    assert any("and is of another source" in one.why for one in other.incomparable)

@@ -101,6 +101,7 @@ def leaking(*texts: str) -> dict[str, Tensor]:
     return {"input_ids": torch.tensor([ids]), **{name: by_token(run[name])[None] for name in NAMES}}
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("kind", ["positions", "a block mask"])
 @pytest.mark.slow
 def test_a_document_that_reads_another_is_told_so(kind: str) -> None:
@@ -113,6 +114,7 @@ def test_a_document_that_reads_another_is_told_so(kind: str) -> None:
     assert found.sentence.startswith("Document 2 of 2, tokens 7 to ")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_padding_that_is_read_is_told_so() -> None:
     padding = ids_of(" A dog ran.")
@@ -125,6 +127,7 @@ def test_padding_that_is_read_is_told_so() -> None:
     assert found.leak == "the padding before it is read: its attention_mask is not used"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_row_that_is_wrong_is_named() -> None:
     tensors = batch(FIRST, SECOND, THIRD, side="left")

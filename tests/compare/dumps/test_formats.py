@@ -51,6 +51,7 @@ def test_a_scale_that_does_not_fit_is_refused(model: Model, tmp_path: Path) -> N
         compared(model, tmp_path, **{"L0.norm1": whole, "L0.norm1.scale": np.ones(5)})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_numbers_beyond_float16_are_named(model: Model, tmp_path: Path) -> None:
     model.transformer.blocks[1].ffn.up.weight.data *= 1e5

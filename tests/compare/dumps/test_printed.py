@@ -157,6 +157,7 @@ def test_the_first_step_with_a_mistake_is_named(folder: Path, model: Model, tmp_
     assert found.sentence.startswith(f"They differ from {place} (")
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("is_printed", [True, False])
 def test_what_is_not_finite_is_said_first(

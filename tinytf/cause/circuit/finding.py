@@ -15,6 +15,7 @@ from tinytf.cause.circuit.edges import METHODS, STEPS
 from tinytf.cause.circuit.file import read_circuit, written
 from tinytf.cause.circuit.graph import EMBEDDINGS, LOGITS, graph_of
 from tinytf.cause.circuit.running import Runs
+from tinytf.cause.over_pairs.report import without_effect
 from tinytf.errors import TinytfError, UsageError
 from tinytf.estimate import Estimate, estimates, mean_of
 from tinytf.nearest import did_you_mean
@@ -38,11 +39,11 @@ _SAME = 1e-5
 class Circuit(Report):
     """The edges of a model that keep a share of the lead of answers over versus, in ``n_pairs`` pairs of ``pairs``.
 
-    ``clean`` and ``corrupt`` are the mean leads in the plain runs, and ``separated`` counts the pairs whose lead is
-    larger in the clean one. ``faithfulness`` is (lead of the circuit − corrupt) / (clean − corrupt), a ratio of means;
-    ``complement`` that of the run of all other edges (Marks et al. 2024: the circuit is complete where it is near 0).
-    ``choice`` is what was chosen, and how, with what is left without some of its nodes and edges.
-    """
+    ``clean`` and ``corrupt`` are the mean leads in the plain runs, ``effect`` their difference, and ``separated``
+    counts the pairs whose lead is larger in the clean one. ``faithfulness`` is (lead of the circuit − corrupt) / (clean
+    − corrupt), a ratio of means; ``complement`` that of the run of all other edges (Marks et al. 2024: the circuit is
+    complete where it is near 0). ``choice`` is what was chosen, and how, with what is left without some of its nodes
+    and edges."""
 
     KIND = "circuit"
     EVENTS: ClassVar = {"nodes": "node", "links": "link", "checks": "check"}
@@ -52,6 +53,7 @@ class Circuit(Report):
     n_pairs: int
     clean: Estimate
     corrupt: Estimate
+    effect: Estimate
     separated: int
     faithfulness: Estimate
     complement: Estimate
@@ -83,6 +85,8 @@ class Circuit(Report):
 
     def in_a_sentence(self) -> str:
         """How many edges or nodes keep how much of the effect, and the head or feed-forward that is needed most."""
+        if no_effect := without_effect(self.effect):
+            return f"Over {self.n_pairs:,} pairs, {no_effect}."
         number, of, what = self.n_edges, self.n_all, "edges"
         if self.choice.level == "nodes":
             number = sum(node.name not in (EMBEDDINGS, LOGITS) for node in self.nodes)
@@ -135,7 +139,7 @@ class Circuit(Report):
         return {
             **self.members("pairs", "n_pairs"),
             **{name: getattr(choice, name) for name in ("level", "method", "steps", "keep", "chosen_from")},
-            **self.members("clean", "corrupt", "separated"),
+            **self.members("clean", "corrupt", "effect", "separated"),
             "edges": self.n_edges,
             "of": self.n_all,
             **self.members("faithfulness", "complement", "interrupted"),
@@ -251,6 +255,7 @@ class _Measuring:
             n_pairs=runs.n_pairs,
             clean=mean_of(runs.clean, self.seed),
             corrupt=mean_of(runs.corrupt, self.seed),
+            effect=mean_of(runs.clean - runs.corrupt, self.seed),
             separated=int((runs.clean > runs.corrupt).sum()),
             choice=replace(choice, without=without),
             example=self.example,

@@ -136,8 +136,10 @@ def graph_of(model: Transformer) -> Graph:
     if not config.causal:
         raise _refusal("this model is an encoder, and circuits are found in decoders")
     model.require_vocabulary("there is no next token to find a circuit for")
-    if table.carried:
-        raise _refusal(f"layers of this model take {next(iter(table.carried))} beside the residual stream")
+    if config.extra_streams:
+        raise _refusal("this model has several residual streams")
+    if table.carried or table.reads_text:
+        raise _refusal(f"layers of this model take {next(iter(table.carried), 'the ids')} beside the residual stream")
     if table.final == table.output:
         raise _refusal("this model norms the residual stream itself, so it is not a sum of what its parts add")
     nodes, places = [EMBEDDINGS], [(-1, 0)]

@@ -258,8 +258,8 @@ def _require_keys_left(trace: Trace, blocked: Sequence[HookPoint]) -> None:
         is_blocked = torch.zeros(trace.config.at(layer).n_heads, len(trace.tokens), len(trace.tokens))  # (H, Q, K)
         for point in points:
             Intervention(point, torch.ones(())).write(is_blocked)
-        seen = visible(trace, step, layer)
-        sees = torch.ones_like(is_blocked, dtype=torch.bool) if seen is None else seen.expand(is_blocked.shape)
+        seen = [visible(trace, step, layer, head) for head in range(len(is_blocked))]
+        sees = torch.stack([torch.ones_like(is_blocked[0]).bool() if one is None else one for one in seen])
         if not bool((is_blocked.bool() & sees).any()):
             raise UsageError(f"{points[0]} is masked already: no token looks at a later one", "a cell is [query,key]")
         blind = (sees & ~is_blocked.bool()).any(dim=-1).logical_not().any(dim=0).nonzero().flatten().tolist()

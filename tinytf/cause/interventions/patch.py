@@ -399,12 +399,13 @@ def runs_of(model: TextModel, clean: Text, corrupt: Text, answer: str | int | No
 def _verify_extremes(runs: Runs) -> tuple[Verified, ...]:
     """Verify that everything patched is the clean run, and nothing patched the corrupt run, to the last bit.
 
-    Where layers take embeddings of their own beside the stream, no patch is everything: then only the latter is.
+    Where layers take embeddings of their own beside the stream, or a token's id chooses its experts, no patch is
+    everything: then only the latter is.
     """
     clean, corrupt, position = runs.clean, runs.corrupt, runs.contrast.position
     none_patched = logits_with(corrupt, [], position)
     nothing = same("nothing patched is the corrupt run", none_patched, corrupt.logits_at(position))
-    if any(layer is None for _, layer in clean.steps.carried.values()):
+    if clean.steps.reads_text:
         return (nothing,)
     first_input = HookPoint(clean.steps.input, 0)  # everything computed from the tokens passes through here
     all_patched = logits_with(corrupt, [Intervention(first_input, first_input.value(clean))], position)

@@ -208,7 +208,7 @@ def require_estimate(how: str, steps: int, model: TextModel) -> None:
         raise UsageError(f"there is no estimate {how!r}", did_you_mean(how, ESTIMATES))
     if steps < 1:
         raise UsageError(f"an integral takes at least one point, and not {steps}", f"such as {STEPS}")
-    if how == "integrated" and any(layer is None for _, layer in table_of(model.config).carried.values()):
+    if how == "integrated" and table_of(model.config).reads_text:
         raise UsageError(
             "layers of this model take embeddings beside the stream, so there is no line between two texts",
             "estimate by the gradient",

@@ -282,7 +282,7 @@ def patch_paths(
 
 def _require_one_stream(table: StepTable) -> None:
     """Raise UsageError for a model whose layers pass more to each other than one residual stream."""
-    if table.config.extra_streams or table.carried:
+    if table.config.extra_streams or table.carried or table.reads_text:
         raise UsageError(
             "layers of this model take more from each other than the residual stream, so that is not the only path",
             "patch a part as a whole: --at",

@@ -90,8 +90,9 @@ def logits_of_rows(
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Yield numbers of the ``remaining`` rows with their logits (B, V) at position ``read``, batch by batch."""
     model = trace.model
-    # The trace has the keys and values of the tokens before a change, but no recurrent state.
-    attends = len(trace.steps.attention_layers) == model.config.n_layers
+    # The trace has the keys and values of the tokens before a change, but no recurrent state, nor the window of a
+    # convolution.
+    attends = len(trace.steps.attention_layers) == model.config.n_layers and not trace.steps.convolves
     length, causal = len(trace.tokens), attends and not model.recomputes
     max_tokens = most_tokens(trace.last_hidden.device)
     starts = [min(intervention.first for intervention in row) if causal else 0 for row in rows]
@@ -176,7 +177,7 @@ def _before(trace: Trace, layer: int, start: int) -> _Before | None:
 
 def _carried(trace: Trace, layer: int, start: int) -> Carried | None:
     """What the blocks from ``layer`` on take of the plain run beside the stream, from position ``start`` on."""
-    if not (trace.steps.carried or trace.config.segments):
+    if not trace.steps.reads_beside:
         return None
     steps: dict[str, Tensor] = {}
     for full, (name, at) in trace.steps.carried.items():

@@ -11,7 +11,7 @@ from torch import Tensor
 from tinytf.cause.interventions.grid import COLUMNS
 from tinytf.cause.interventions.patch import NOTHING, brings_back, is_nothing, where_it_moves
 from tinytf.cause.interventions.patch_estimate import Agreement
-from tinytf.estimate import Estimate, estimates
+from tinytf.estimate import LEAST, Estimate, estimates, mean_of
 from tinytf.pairs.pair import Pair
 from tinytf.report import Data, Report, Verified
 from tinytf.sentences import from_where_on, listed
@@ -49,7 +49,7 @@ class Quantity:
     values: Tensor = field(default_factory=lambda: torch.empty(0, 0), repr=False)
     means: tuple[Estimate, ...] = ()
 
-    def with_values(self, values: Tensor, leads: Tensor) -> Self:
+    def with_values(self, values: Tensor, leads: Tensor, *, bootstrap: bool = True) -> Self:
         """The quantity with the values (pairs, rows) and the clean and corrupt ``leads`` (pairs, 2)."""
         counts = leads[:, 0] - leads[:, 1] if self.ratio else torch.ones(len(values), dtype=torch.float64)
         has_value = ~values.isnan()
@@ -63,7 +63,7 @@ class Quantity:
             if self.median:
                 of_columns = [Estimate(float(value)) for value in present.quantile(0.5, dim=0)]
             else:
-                of_columns = estimates(present, counts[mask], seed=0)
+                of_columns = estimates(present, counts[mask], seed=0, bootstrap=bootstrap)
             for column, estimate in zip(columns, of_columns, strict=True):
                 means[column] = estimate
         return replace(self, values=values, means=tuple(means))
@@ -73,6 +73,12 @@ class Quantity:
         """The rows by the size of their mean, the largest first; those without a mean are omitted."""
         sizes = [abs(estimate.value) for estimate in self.means]
         return sorted((row for row, size in enumerate(sizes) if size == size), key=lambda row: -sizes[row])
+
+    def picked(self, leads: Tensor, some: Tensor, sign: int) -> int:
+        """The row with the largest mean over ``some`` pairs (pairs,) bool: by its size, or times the ``sign``."""
+        means = self.with_values(self.values[some], leads[some], bootstrap=False).means
+        size = {row: sign * mean.value if sign else abs(mean.value) for row, mean in enumerate(means)}
+        return max((row for row in size if size[row] == size[row]), key=size.__getitem__, default=0)
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "meaning": self.meaning, "is": self.centre}
@@ -135,11 +141,41 @@ class OverPairs(Report):
         return sum(example.right for example in self.examples) / len(self.examples)
 
     @property
+    def _leads(self) -> Tensor:
+        """The leads of the pairs after both texts, (pairs, 2)."""
+        both = [[example.clean_lead, example.corrupt_lead] for example in self.examples]
+        return torch.tensor(both, dtype=torch.float64)
+
+    @property
     def leads(self) -> tuple[Estimate, Estimate]:
         """The mean lead of the answer after the clean and after the corrupt texts."""
-        both = torch.tensor([[example.clean_lead, example.corrupt_lead] for example in self.examples])
-        clean, corrupt = estimates(both.double(), torch.ones(len(both), dtype=torch.float64), seed=0)
+        both = self._leads
+        clean, corrupt = estimates(both, torch.ones(len(both), dtype=torch.float64), seed=0)
         return clean, corrupt
+
+    @property
+    def effect(self) -> Estimate:
+        """How much larger the lead is after the clean text of a pair than after its corrupt one, on average."""
+        clean, corrupt = self._leads.T
+        return mean_of(clean - corrupt)
+
+    def confirmed(self, sign: int = 0) -> tuple[int, Estimate, int]:
+        """The row that half of the pairs picks, its mean over the others, and how many these are.
+
+        Of all rows it is the one with the largest mean by its size, or with a ``sign`` itself or its negative. Pairs
+        of the same texts and answers are on one side. Fewer than twice LEAST pairs pick it and measure it together,
+        without an interval.
+        """
+        keys = [(one.pair.clean, one.pair.corrupt, one.pair.answer, one.pair.versus) for one in self.examples]
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        sides, leads, first = torch.tensor([numbers[key] % 2 == 0 for key in keys]), self._leads, self.quantities[0]
+        if len(numbers) < 2 * LEAST or len(self.rows) == 1:
+            every = torch.ones_like(sides)
+            row = self.by if not sign else first.picked(leads, every, sign)
+            mean = first.means[row]
+            return row, mean if len(self.rows) == 1 else Estimate(mean.value), len(keys)
+        row = first.picked(leads, sides, sign)
+        return row, first.with_values(first.values[~sides][:, [row]], leads[~sides]).means[0], int((~sides).sum())
 
     @property
     def strongest_mean(self) -> Estimate:
@@ -223,6 +259,7 @@ class OverPairs(Report):
             "pairs": {"name": self.pairs, "where": list(self.where), "count": self.n_pairs},
             **self.members("interrupted", "right"),
             "lead": dict(zip(("clean", "corrupt"), (lead.to_dict() for lead in self.leads), strict=True)),
+            **self.members("effect"),
             "quantities": [quantity.to_dict() for quantity in self.quantities],
             "rows": [
                 {**self._where(row), **{quantity.name: quantity.means[index].to_dict() for quantity in self.quantities}}
@@ -254,8 +291,7 @@ class OverPairs(Report):
 
     def stored(self) -> list[Array]:
         """Each quantity (pairs, rows), its map of means, and the leads (pairs, 2), clean and corrupt."""
-        leads = torch.tensor([[example.clean_lead, example.corrupt_lead] for example in self.examples])
-        arrays = [Array.of("leads", ["pair", "text"], leads.double())]
+        arrays = [Array.of("leads", ["pair", "text"], self._leads)]
         for quantity in self.quantities:
             arrays.append(Array.of(quantity.each or quantity.name, ["pair", "row"], quantity.values))
             if self.map_axes is not None:
@@ -279,35 +315,40 @@ def percent_of(estimate: Estimate) -> str:
     return f"{value} % ({' to '.join(ends)} %)" if all(ends) else f"{value} %"
 
 
-def _ends(estimate: Estimate) -> tuple[float, float]:
-    """The ends of the interval; for one pair the value."""
-    if estimate.low is None or estimate.high is None:
-        return estimate.value, estimate.value
-    return estimate.low, estimate.high
-
-
 def _attribute(report: OverPairs) -> str:
     """The parts that add and take away most, each where its whole interval is on that side of 0."""
-    means = report.quantities[0].means
-    most, least = (choose(range(len(means)), key=lambda row: means[row].value) for choose in (max, min))
     told = []
-    if _ends(means[most])[0] > 0:
-        told.append(f"{report.rows[most].name} adds most to the answer's lead, {interval(means[most])}")
-    if _ends(means[least])[1] < 0:
-        told.append(f"{report.rows[least].name} takes most away, {interval(means[least])}")
+    for sign, does in ((1, "adds most to the answer's lead"), (-1, "takes most away")):
+        row, mean, others = report.confirmed(sign)
+        if mean.value * sign > 0 and (mean.is_clear or mean.low is None):
+            told.append(f"{report.rows[row].name} {does}, {interval(mean)}{_by_others(report, mean, others)}")
     return f"{report.over.capitalize()}, {listed(told)}." if told else ""
 
 
+def _by_others(report: OverPairs, mean: Estimate, others: int) -> str:
+    """How many pairs a mean is of, which did not pick its row."""
+    own = mean.low is not None and others < len(report.examples)
+    return f" over the {others:,} that did not pick it" if own else ""
+
+
 def _ablate(report: OverPairs) -> str:
-    row, mean, before = report.rows[report.by].name, report.strongest_mean, report.leads[0].value
-    moved = f"moves the answer's lead, {before:+.3g}, by {interval(mean)} {report.over}"
+    row, mean, others = report.confirmed()
+    name, before = report.rows[row].name, report.leads[0].value
+    over = _by_others(report, mean, others) or f" {report.over}"
+    unclear = mean.low is not None and not mean.is_clear
     if len(report.rows) == 1:
-        return f"Ablating {row} {moved}."
-    return f"Of {len(report.rows):,} ablations, that of {row} matters most: it {moved}."
+        moves = "does not clearly move" if unclear else "moves"
+        return f"Ablating {name} {moves} the answer's lead, {before:+.3g}: by {interval(mean)}{over}."
+    moved = f"the answer's lead, {before:+.3g}, by {interval(mean)}{over}"
+    if unclear:
+        return f"Of {len(report.rows):,} ablations, none clearly matters: that of {name} moves {moved}."
+    return f"Of {len(report.rows):,} ablations, that of {name} matters most: it moves {moved}."
 
 
 def _patch(report: OverPairs) -> str:
-    row, mean = report.rows[report.by].name, report.strongest_mean
+    if no_effect := without_effect(report.effect):
+        return f"{report.over.capitalize()}, {no_effect}."
+    row, mean, others = report.confirmed()
     clean, corrupt = (lead.value for lead in report.leads)
     if not clean > corrupt:
         return (
@@ -315,13 +356,21 @@ def _patch(report: OverPairs) -> str:
         )
     if moves := _where_it_moves(report):
         return moves
-    estimated = report.asked == "patch_estimate"
+    estimated, name = report.asked == "patch_estimate", report.rows[row].name
     start = f"{report.over.capitalize()}, {'estimated by gradients, ' * estimated}"
-    if is_nothing(mean.value) and len(report.rows) > 1:
+    several = len(report.rows) > 1
+    if several and (is_nothing(mean.value) or (mean.low is not None and not mean.is_clear)):
         return f"{start}no patch {NOTHING} the answer's lead."
     moved = brings_back(mean.value, "" if estimated else "s", percent_of(mean))
-    more = f", the most of {len(report.rows):,} patches" if len(report.rows) > 1 else ""
-    return f"{start}{row} of the clean run {'would ' * estimated}{moved} of the answer's lead{more}."
+    more = f", the most of {len(report.rows):,} patches{_by_others(report, mean, others)}" if several else ""
+    return f"{start}{name} of the clean run {'would ' * estimated}{moved} of the answer's lead{more}."
+
+
+def without_effect(effect: Estimate) -> str:
+    """That clean and corrupt texts lead alike, where the interval of their paired difference has 0; else empty."""
+    if effect.low is None or effect.is_clear:
+        return ""
+    return f"the pairs have no clear effect: clean texts raise the lead by {interval(effect)}, so no share is given"
 
 
 def _where_it_moves(report: OverPairs) -> str:
@@ -339,7 +388,7 @@ def _where_it_moves(report: OverPairs) -> str:
 def _lens(report: OverPairs) -> str:
     """The row from which on the whole interval of the mean lead is above 0."""
     means = report.quantities[0].means
-    first = from_where_on([_ends(mean)[0] > 0 for mean in means])
+    first = from_where_on([(mean.value if mean.low is None else mean.low) > 0 for mean in means])
     if first is None:
         return f"{report.over.capitalize()}, the answer has no clear lead in the end: {interval(means[-1])}."
     start = f"the answer leads on average from {report.rows[first].name} on"

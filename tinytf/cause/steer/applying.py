@@ -3,7 +3,7 @@
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -140,9 +140,9 @@ def _read(word: str, way: str) -> Vectors:
 
 
 def steered(
-    model: TextModel, add: Vectors | None = None, *, remove: Vectors | None = None
-) -> AbstractContextManager[None]:
-    """Add vectors to steps of the model at every position, for every text that runs inside the ``with`` block.
+    model: AnyModel, add: Vectors | None = None, *, remove: Vectors | None = None
+) -> AbstractContextManager[AnyModel]:
+    """Add vectors to steps at every position, for every text that runs inside the ``with`` block, which gets the model.
 
     ``add`` maps addresses to vectors, such as ``{"L12.out": 4 * vector}``; a SteeringVector alone is for its own steps.
     ``remove`` projects directions out, one for each address (of several vectors the best), before anything is added.
@@ -150,7 +150,13 @@ def steered(
     depend on other positions. Blocks nest; other threads are refused meanwhile. Raises AddressError for a step that
     takes no vector, UsageError for a vector of another width.
     """
-    return hooked_by_user(model.transformer, _hook(model.transformer, steering_of(model, add, remove).changes))
+    return _inside(model, steering_of(model, add, remove).changes)
+
+
+@contextmanager
+def _inside(model: AnyModel, changes: Sequence[Change]) -> Iterator[AnyModel]:
+    with hooked_by_user(model.transformer, _hook(model.transformer, changes)):
+        yield model
 
 
 def steered_model(model: AnyModel, changes: Sequence[Change]) -> AnyModel:

@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -53,6 +54,14 @@ class GgufWeights:
         path = self._tensors[name].path
         require_same(path, self._identities[path])
         return read_tensor(self._tensors[name])
+
+    def stored_row(self, name: str, number: int) -> Tensor:
+        """One expert of a tensor that holds a matrix for each, in float32."""
+        tensor = self._tensors[name]
+        require_same(tensor.path, self._identities[tensor.path])
+        count = tensor.n_bytes // tensor.shape[0]
+        start = tensor.start + number * count
+        return read_tensor(replace(tensor, shape=tensor.shape[1:], start=start, n_bytes=count))
 
     def takes(self, dtype: torch.dtype) -> int:
         """The bytes of all tensors in ``dtype``."""

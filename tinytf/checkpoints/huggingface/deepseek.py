@@ -251,7 +251,7 @@ MISTRAL4 = replace(
 """Mistral Small 4 (Mistral 2026): experts chosen by a softmax, and queries that grow with their position."""
 
 
-def _indexer(paired: str = "") -> dict[str, Stored]:
+def indexer(paired: str = "") -> dict[str, Stored]:
     """The modules of an indexer, in which RoPE turns halves, or adjacent pairs of each of ``paired`` heads."""
     module, one = "layers.{n}.self_attn.indexer", "1" if paired else ""
     return {
@@ -279,12 +279,12 @@ DEEPSEEK_V32 = replace(
     harmless=(*DEEPSEEK_V3.harmless, "layer_types", "rope_interleave", "mlp_bias"),
     settings=(*_settings(512), routed(first=3, kinds=True), sigmoid_router(8, 4), *indexed(64)),
     needs=("kv_rank", "q_rank", "index_keys"),
-    stored={**DEEPSEEK_V3.stored, **_indexer()},
+    stored={**DEEPSEEK_V3.stored, **indexer()},
 )
 """DeepSeek-V3.2 (DeepSeek-AI 2025): an indexer chooses the keys that a query may look at."""
 
 
-def _read_shared(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+def read_shared(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """The layers that take the choice of an earlier one: listed, in a pattern of F and S, or all but one in so many."""
     layers, name = draft["n_layers"], "index_topk_pattern"
     every, offset = max(1, fields.whole("index_topk_freq", 1)), fields.whole("index_skip_topk_offset", 2)
@@ -322,8 +322,8 @@ GLM_MOE_DSA = replace(
         routed(first=3, kinds=True),
         sigmoid_router(),
         *indexed(32),
-        Group(_read_shared, write_sharing),
+        Group(read_shared, write_sharing),
     ),
-    stored={**DEEPSEEK_V3.stored, **_indexer("index_heads")},
+    stored={**DEEPSEEK_V3.stored, **indexer("index_heads")},
 )
 """GLM-5 (Zhipu 2026): layers may take the choice of an earlier one, and indexers rotate adjacent pairs."""

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import to_json
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import ENCODER, Transformer
 from tinytf.outputs import filling, make_folder, write_state
 from tinytf.report import Report
+from tinytf.steps.operations.positions import sinusoidal_table
 from tinytf.text.huggingface import load_tokenizer_directory
 from tinytf.text.prompts import NO_PROMPTS, Prompts
 from tinytf.text.tokenizer import Tokenizer
@@ -64,9 +66,9 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path, prompts: P
 
     With pooling, the folder also has the modules of sentence-transformers, and the ``prompts``.
 
-    An embedding scale that no family has is multiplied into the embeddings, and a tied head becomes a separate one with
-    the unscaled weights. If transformers would rebuild the tokenizer because of the family, zero biases are added to
-    the model so that another family fits.
+    Sines and cosines that no family computes are written as learned positions. An embedding scale that no family has is
+    multiplied into the embeddings, and a tied head becomes a separate one with the unscaled weights. If transformers
+    would rebuild the tokenizer because of the family, zero biases are added to the model so that another family fits.
 
     Raises UsageError for an architecture that no family has, listing the settings that differ, and for a directory that
     is not empty.
@@ -81,6 +83,7 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path, prompts: P
         config = without_modules(config)
         state = {name: tensor for name, tensor in state.items() if not name.startswith("pooling.")}
     family, keys, written = writable(config)
+    state = _with_learned_positions(config, written, state)
     if written.embed_scale != config.embed_scale:
         state = _fold_embed_scale(config, state)
     config = written
@@ -129,6 +132,19 @@ def _contents(
     }
 
 
+def _with_learned_positions(
+    config: ModelConfig, written: ModelConfig, state: Mapping[str, Tensor], stack: str = ""
+) -> Mapping[str, Tensor]:
+    """The weights with the sines and cosines of each stack that is ``written`` with learned positions."""
+    if config.encoder is not None and written.encoder is not None:
+        state = _with_learned_positions(config.encoder, written.encoder, state, ENCODER)
+    if config.positions == written.positions:
+        return state
+    weight = state["embed.tokens.weight"]
+    table = sinusoidal_table(config.context, config.d_model, weight.device, weight.dtype)
+    return {**state, f"{stack}embed.positions.weight": table}
+
+
 def _fold_embed_scale(config: ModelConfig, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The weights with the embedding scale multiplied into the embeddings."""
     state, table = dict(state), state["embed.tokens.weight"]
@@ -160,21 +176,28 @@ def _with_output_biases(config: ModelConfig, state: Mapping[str, Tensor]) -> tup
 def writable(config: ModelConfig) -> tuple[Family, dict[str, Any], ModelConfig]:
     """The family of a configuration, its keys of config.json, and the configuration as it is written.
 
-    That has no dropout, and no embedding scale if only so a family has it. Raises UsageError like ``family_for``.
+    That has no dropout, and if only so a family has it, tables of sines and cosines as learned positions, and no
+    embedding scale. Raises UsageError like ``family_for``.
     """
     config = config.but(dropout=0.0)
-    try:
+    with suppress(UsageError):
         return *family_for(config), config
-    except UsageError:
-        if config.encoder is not None or config.embed_scale == 1.0:  # two stacks share their table
-            raise
+    config = _learned(config)
+    if config.encoder is None and config.embed_scale != 1.0:  # two stacks share their table
         config = config.but(embed_scale=1.0, tied_head=config.head.kind == "none")
-        return *family_for(config), config
+    return *family_for(config), config
+
+
+def _learned(config: ModelConfig) -> ModelConfig:
+    """A configuration whose sines and cosines are learned positions, in both stacks."""
+    if config.encoder is not None:
+        config = config.but(encoder=_learned(config.encoder).to_dict())
+    return config.but(positions="learned") if config.positions == "sinusoidal" else config
 
 
 def family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
     """The family that can write this configuration and read it back unchanged, with its keys of config.json."""
-    nearest: tuple[Family, list[str]] | None = None
+    nearest: tuple[Family, list[str], tuple[bool, int]] | None = None  # of as many stacks first
     with torch.device("meta"):
         parameters = [name for name, _ in Transformer(config).named_parameters()]
     for family in TABLES:
@@ -191,8 +214,8 @@ def family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
         if not differences:
             return family, keys
         descriptions = [f"{name} {ours!r}, not {theirs!r}" for name, (ours, theirs) in differences.items()]
-        if nearest is None or len(descriptions) < len(nearest[1]):
-            nearest = family, descriptions
+        if nearest is None or ("encoder" in differences, len(descriptions)) < nearest[2]:
+            nearest = family, descriptions, ("encoder" in differences, len(descriptions))
     raise UsageError(
         f"this architecture is none of the {len(FAMILIES)} that can be written",
         f"the nearest is {nearest[0].name}; it differs in {'; '.join(nearest[1])}"
@@ -211,10 +234,12 @@ def _stored_tensors(family: Family, config: ModelConfig, state: Mapping[str, Ten
             layers[plain] = layer_of(name, config)
             for constant, value, *sizes in layout.beside:
                 shape = [size if isinstance(size, int) else getattr(config, size) for size in sizes]
-                yield (
-                    family.prefixed(constant.replace("{n}", name.split(".")[1])),
-                    torch.full(shape, value, dtype=tensor.dtype),
+                numbers = (
+                    torch.tensor(value(layers[plain]))
+                    if callable(value)
+                    else torch.full(shape, value, dtype=tensor.dtype)
                 )
+                yield family.prefixed(constant.replace("{n}", name.split(".")[1])), numbers
     for plain, pieces in parts.items():
         pieces.sort(key=lambda piece: piece[0].part)
         joined = pieces[0][0].write([layout.laid(tensor, layers[plain]) for layout, tensor in pieces], layers[plain])

@@ -93,12 +93,12 @@ def named_head(heads: Mapping[str, ClassHead], name: str) -> str:
 
 def written_head(config: ModelConfig, default_class: str, class_head: ClassHead) -> dict[str, Any]:
     """The keys of config.json for a classification head; its class name has the stem of ``default_class``."""
-    stem = re.sub(r"(For[A-Z]\w*|LMHeadModel|Model)$", "", default_class)
+    stem = re.sub(r"(For[A-Z]\w*|LMHeadModel|(Encoder)?Model)$", "", default_class)
     keys = {"architectures": [stem + (class_head.ends or _ENDS[config.head.kind])]}
     if class_head.labels:
         return keys
     key, _, meanings = class_head.reads_by
-    reads = {key: next(word for word, ours in meanings.items() if ours == config.head_reads)} if key else {}
+    reads = {key: next((word for word, ours in meanings.items() if ours == config.head_reads), None)} if key else {}
     return {
         **keys,
         **reads,

@@ -64,7 +64,9 @@ _SYNONYMS = (
     ("head_dim", "attention_head_dim", "kv_channels"),
     ("attention_bias", "qkv_bias"),
     ("mlp_bias", "bias"),
-    ("sliding_window", "attention_window_size"),
+    ("sliding_window", "attention_window_size", "sliding_window_size"),
+    ("conv_kernel_size", "sconv_kernel_size"),
+    ("logits_mup_width_multiplier", "embedding_multiplier"),
     ("layer_types", "layers_block_type"),
 )
 """Names that transformers takes for one another in some families, by the attribute_map of their configurations."""
@@ -79,6 +81,7 @@ _LEFT_OUT: tuple[tuple[str, Any, str], ...] = (
             "qwen4_exp_text starcoder2"
         ),
     ),
+    ("num_key_value_heads", 4, "minimax_m3_vl_text"),
     ("num_key_value_heads", 5, "bitnet"),
     (
         "num_key_value_heads",
@@ -93,6 +96,7 @@ _LEFT_OUT: tuple[tuple[str, Any, str], ...] = (
     ("num_key_value_heads", 20, "glm4_moe_lite helium"),
     ("num_key_value_heads", 32, "dots1 exaone4 exaone_moe kimi_linear mistral4 qwen2 qwen3 qwen3_vl_text stablelm"),
     ("num_key_value_heads", 40, "minicpm3"),
+    ("num_key_value_heads", 64, "mistral_large4_text"),
     ("num_key_value_heads", 128, "deepseek_v3"),
     ("head_dim", 128, "cohere2_moe"),
     ("head_dim", 64, "longcat_flash"),
@@ -109,6 +113,19 @@ _LEFT_OUT: tuple[tuple[str, Any, str], ...] = (
     ("residual_multiplier", 0.263, "granite_docling_text"),
     ("logits_scaling", 4.0, "granite_docling_text"),
     ("embedding_size", 768, "squeezebert"),
+    (
+        "rope_parameters",
+        {
+            "rope_type": "yarn",
+            "rope_theta": 10_000.0,
+            "factor": 2048.0,
+            "original_max_position_embeddings": 512,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "attention_factor": 1.0,
+        },
+        "mistral_large4_text",
+    ),
     (
         "rope_parameters",
         {
@@ -148,6 +165,13 @@ class NamedFields(Fields):
         return super().get(field)
 
 
+def part_of(fields: Fields, name: str, family: Family) -> NamedFields:
+    """The keys of a nested object, which describes a stack of ``family``."""
+    part = NamedFields(with_keys_left_out(fields.get(Field(name, dict)), family), f"{fields.source}: {name}")
+    fields.parts[name] = part, family
+    return part
+
+
 def _names_of(name: str) -> tuple[str, ...]:
     """The names that transformers takes for this one, with it."""
     return next((names for names in _SYNONYMS if name in names), (name,))
@@ -156,17 +180,21 @@ def _names_of(name: str) -> tuple[str, ...]:
 def unknown_keys(fields: Fields, family: Family, config: ModelConfig) -> Iterator[str]:
     """Yield the keys that the table of ``family`` did not read, and that are not known to change nothing.
 
-    Raises CheckpointError for another name of a key that it did read, with another value.
+    Raises CheckpointError for another name of a key that it did read, with another value; both may be read, as
+    MiMo-V2's two sizes of a window.
     """
     unknown = [name for name in fields.unknown(family.harmless) if not _HARMLESS.fullmatch(name)]
-    for name in (name for name in fields.data if name in fields.asked or name in unknown):
+    for name in unknown:
         repeats = _repeated(name, fields, config)
         if fields.data[name] not in (None, *repeats.values()) and repeats:
             other, value = next(iter(repeats.items()))
             message = f"{name} {shown(fields.data[name])} is another name of {other}, which is {shown(value)}"
             raise fields.fault(message, "leave out one of the two")
-        if name in unknown and not repeats:
+        if not repeats:
             yield name
+    for name, (part, of_part) in fields.parts.items():
+        stack = config.encoder if name == "encoder" else config
+        yield from (f"{name}.{key}" for key in unknown_keys(part, of_part, stack or config))
 
 
 def _repeated(name: str, fields: Fields, config: ModelConfig) -> dict[str, Any]:

@@ -32,8 +32,11 @@ from tinytf.checkpoints.huggingface.deepseek import (
     MISTRAL4,
     YOUTU,
 )
+from tinytf.checkpoints.huggingface.deepseek_v4 import DEEPSEEK_V4
 from tinytf.checkpoints.huggingface.diffllama import DIFFLLAMA
 from tinytf.checkpoints.huggingface.embedding_gemma2 import EMBEDDING_GEMMA2
+from tinytf.checkpoints.huggingface.encoder_decoder import ENCODER_DECODERS
+from tinytf.checkpoints.huggingface.encoder_decoder import WRITTEN as WRITTEN_PAIRS
 from tinytf.checkpoints.huggingface.encoders import (
     BERT_GENERATION,
     DATA2VEC,
@@ -54,12 +57,14 @@ from tinytf.checkpoints.huggingface.falcon_h1 import FALCON_H1
 from tinytf.checkpoints.huggingface.gemma import GEMMA, GEMMA2, GEMMA3, VAULTGEMMA
 from tinytf.checkpoints.huggingface.gemma3n import GEMMA3N
 from tinytf.checkpoints.huggingface.gemma4 import GEMMA4, GEMMA4_UNIFIED
+from tinytf.checkpoints.huggingface.given_states import WHISPER
 from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS, PRIVACY_FILTER
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.gte import GTE, JINA_V3
 from tinytf.checkpoints.huggingface.hy_v4 import HY_V4
+from tinytf.checkpoints.huggingface.inkling import INKLING
 from tinytf.checkpoints.huggingface.jamba import JAMBA
 from tinytf.checkpoints.huggingface.jetmoe import JETMOE
 from tinytf.checkpoints.huggingface.keys import NamedFields, unknown_keys, with_keys_left_out
@@ -82,6 +87,8 @@ from tinytf.checkpoints.huggingface.mamba import BAMBA, GRANITE_HYBRID
 from tinytf.checkpoints.huggingface.mamba2 import FALCON_MAMBA, MAMBA, MAMBA2
 from tinytf.checkpoints.huggingface.mimo import MIMO_V2_FLASH
 from tinytf.checkpoints.huggingface.minimax import MINIMAX
+from tinytf.checkpoints.huggingface.minimax_m3 import MINIMAX_M3
+from tinytf.checkpoints.huggingface.mistral_large4 import MISTRAL_LARGE4
 from tinytf.checkpoints.huggingface.modernbert import EUROBERT, MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT
 from tinytf.checkpoints.huggingface.nanochat import NANOCHAT
 from tinytf.checkpoints.huggingface.nemotron_h import NEMOTRON_H
@@ -168,20 +175,26 @@ FAMILIES: Mapping[str, Family] = {
         COHERE2, COHERE2_MOE,
         BLOOM, MPT, FALCON,
         OPT, BIOGPT, XGLM, CTRL,
-        DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32, GLM_MOE_DSA, HY_V4, KIMI_K2, GLM4_MOE_LITE, YOUTU, MINICPM3, MISTRAL4,
+        DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32, DEEPSEEK_V4, GLM_MOE_DSA, HY_V4, KIMI_K2, GLM4_MOE_LITE,
+        YOUTU, MINICPM3, MISTRAL4, MISTRAL_LARGE4,
         GPT_OSS, PRIVACY_FILTER, GRANITE_SWA, GRANITE_MOE_SWA,
         GLM4_MOE, GLM4V_MOE, HY_V3, SOLAR_OPEN, DOTS1, EXAONE_MOE, AFMOE, LAGUNA, MINIMAX_M2,
-        MIMO_V2_FLASH, STEP3P5,
+        MIMO_V2_FLASH, STEP3P5, MINIMAX_M3,
         ERNIE4_5_MOE, HUNYUAN_MOE, FLEX_OLMO, GRANITE_MOE_SHARED, ARIA, MELLUM, DBRX,
         LLAMA4, HUNYUAN, HUNYUAN_VL, GRANITE_DOCLING, COSMOS3,
-        NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, QWEN4_EXP, LFM2, LFM2_MOE, LFM3,
+        NANOCHAT, ESM, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, QWEN4_EXP, INKLING, LFM2, LFM2_MOE, LFM3,
         BAMBA, GRANITE_HYBRID, MAMBA2, MAMBA, FALCON_MAMBA, JAMBA, NEMOTRON_H, MINIMAX, OLMO_HYBRID, FALCON_H1,
         RECURRENT_GEMMA, KIMI_LINEAR, LONGCAT_FLASH, XLNET, ZAMBA, ZAMBA2, *T5_FAMILIES, T5GEMMA, *FROM_FAIRSEQ,
+        *ENCODER_DECODERS, WHISPER,
     )
 }  # fmt: skip
 
-TABLES = (*FAMILIES.values(), *(family.alone for family in FAMILIES.values() if family.alone is not None))
-"""All tables of transformers: also those of encoders alone."""
+TABLES = (
+    *FAMILIES.values(),
+    *(family.alone for family in FAMILIES.values() if family.alone is not None),
+    *WRITTEN_PAIRS,
+)
+"""All tables of transformers: also those of encoders alone, and of two families."""
 
 
 class UnknownArchitecture(CheckpointError):
@@ -229,11 +242,14 @@ def checkpoint_of(
         )
     told, (family, data), weights = notes_on(data), found, open_weights()
     family = family.of_file(weights.shapes)
-    fields = NamedFields(with_keys_left_out(data, family), path)
     tensors = {family.plain(name): name for name in weights.shapes}
     if family.unties and data.get("tie_word_embeddings", True):
         tensors = {plain: name for plain, name in tensors.items() if not _is_copy(plain, tensors, family, weights)}
     tensors |= {original: tensors[copy] for copy, original in family.copies.items() if copy in tensors}
+    constants = {
+        name: weights.stored(tensors[name]).float().flatten().tolist() for name in family.constants if name in tensors
+    }
+    fields = NamedFields({**with_keys_left_out(data, family), **constants}, path)
     with faults_of(path):
         config = family.read(fields, tensors)
     family = family.with_factors(fields)
@@ -254,15 +270,21 @@ def _is_copy(plain: str, tensors: Mapping[str, str], family: Family, weights: We
 def _family_of(data: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]] | None:
     """The table for a configuration of transformers, and the part of it that the table reads; None without a table."""
     text, kind = data.get("text_config"), str(data.get("model_type"))  # of any JSON type, lists too
-    if classifies_two_stacks(data):
+    if classifies_two_stacks(data) and not (kind in FAMILIES and _has_head_of(FAMILIES[kind], data)):
         return None
     if kind in FAMILIES:
-        return FAMILIES[kind], data
+        return FAMILIES[kind].of_config(data), data
     if isinstance(text, dict) and (inner := str(text.get("model_type"))) in FAMILIES:
         return text_part(FAMILIES[inner], kind), keys_of_text(data, text)
     if (older := f"{kind}_text") in FAMILIES:  # its keys of the text part lie outside
         return text_part(FAMILIES[older], kind), data
     return None
+
+
+def _has_head_of(family: Family, data: Mapping[str, Any]) -> bool:
+    """Whether a family has the head of a class that a configuration names, or its encoder has."""
+    tables = filter(None, (family, family.alone))
+    return any(table.head_of_class(str(name)) != "none" for table in tables for name in data["architectures"])
 
 
 def has_table(directory: Path) -> bool:

@@ -12,7 +12,7 @@ from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V3, LATENT, widths,
 from tinytf.checkpoints.huggingface.experts import TRAINING
 from tinytf.checkpoints.huggingface.llama import HEAD_AND_ACTIVATION, LLAMA
 from tinytf.checkpoints.huggingface.rope import rope
-from tinytf.checkpoints.huggingface.routing import FURTHER_MODULES
+from tinytf.checkpoints.huggingface.routing import FURTHER_NAMED
 from tinytf.checkpoints.huggingface.table import by_layer, merge_fields, mixers
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, stacked_experts
 from tinytf.config import ModelConfig
@@ -113,7 +113,7 @@ LONGCAT_FLASH = replace(
     },
     skipped=(
         *LLAMA.skipped,
-        FURTHER_MODULES,
+        FURTHER_NAMED,
         Skip(r"layers\.\d+\.mlp\.experts\.\d+\.(gate|up)_proj\.weight", "matrices of experts that use none"),
     ),
     heads={},

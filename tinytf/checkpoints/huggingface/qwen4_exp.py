@@ -52,18 +52,23 @@ def _write_ngrams(config: ModelConfig) -> dict[str, Any]:
     layers = [layer + 1 for layer in range(config.n_layers) if config.at(layer).ngram_number]
     if not layers:
         return {"ple_layer_ids": []}
-    width, sizes = (
-        config.d_ngram or config.d_model,
-        {key: getattr(config, ours) for ours, (key, _) in _OF_NGRAMS.items()},
-    )
+    sizes = {key: getattr(config, ours) for ours, (key, _) in _OF_NGRAMS.items()}
+    width = config.d_ngram or config.d_model
     return {"ple_layer_ids": layers, "ple_embed_dim": width, "eos_token_id": config.ngram_end, **sizes}
 
 
-def _buffer(name: str, numbers: Callable[[ModelConfig], Sequence[int]]) -> Skip:
+_BUFFERS: dict[str, Callable[[ModelConfig], Sequence[int]]] = {
+    "layer_multipliers": multipliers_of,
+    "ngram_heads_vocab_sizes": sizes_of,
+    "ngram_heads_offsets": firsts_of,
+}
+
+
+def _buffer(name: str) -> Skip:
     return Skip(
         rf"layers\.\d+\.ple\.ple_embedding\.{name}",
         "numbers of a hash, a buffer",
-        computed=lambda config, _: Computed(torch.tensor(numbers(config), dtype=torch.float64)),
+        computed=lambda config, _: Computed(torch.tensor(_BUFFERS[name](config), dtype=torch.float64)),
     )
 
 
@@ -76,7 +81,7 @@ _READERS = {
     "blocks.{n}.read2": "layers.{n}.mlp_hyper_connection",
     "final_norm": "hyper_connection_mixer",
 }
-_NGRAM = {"key": "key_proj", "value": "value_proj", "conv": "conv1d"}
+_CONSTANTS = tuple((f"layers.{{n}}.ple.ple_embedding.{name}", numbers) for name, numbers in _BUFFERS.items())
 _NGRAM_NORMS = {"key_norm": "norm_key", "query": "norm_query", "gated_norm": "norm_conv"}
 
 QWEN4_EXP = replace(
@@ -86,7 +91,8 @@ QWEN4_EXP = replace(
     classes={"none": "Qwen4ExpTextModel", "lm": "Qwen4ExpForCausalLM"},
     needs=("attention_gate", "experts", "shared_gate", "stream_rank", "index_block"),
     only={"indexer_kv_heads": (1,)},
-    harmless=(*QWEN3_5_MOE.harmless, "intermediate_size"),  # of a dense layer
+    harmless=(*QWEN3_5_MOE.harmless, "intermediate_size", "number_of_conv_states"),  # of a dense layer, of a cache
+    written={**QWEN3_5_MOE.written, "indexer_kv_heads": 1},
     settings=(
         Key("moe_intermediate_size", "d_expert d_ff", 512),  # no layer is dense
         *(key for key in UNTURNED if key.name != "intermediate_size"),
@@ -125,10 +131,9 @@ QWEN4_EXP = replace(
         "blocks.{n}.attention.index_q_norm": Stored(f"{_INDEXER}.q_layernorm", offset=1.0),
         "blocks.{n}.attention.index_k_norm": Stored(f"{_INDEXER}.k_layernorm", offset=1.0),
         "blocks.{n}.ngram.tokens": Stored(f"{_TABLE}.shard_{{e}}", by_row="ngram_parts", instead=Stored(_TABLE)),
-        **{
-            f"blocks.{{n}}.ngram.{ours}": Stored(f"layers.{{n}}.ple.{name}", convolution=ours == "conv")
-            for ours, name in _NGRAM.items()
-        },
+        "blocks.{n}.ngram.key": Stored("layers.{n}.ple.key_proj"),
+        "blocks.{n}.ngram.conv": Stored("layers.{n}.ple.conv1d", convolution=True),
+        "blocks.{n}.ngram.value": Stored("layers.{n}.ple.value_proj", beside=_CONSTANTS),
         **{
             f"blocks.{{n}}.ngram.{ours}": Stored(f"layers.{{n}}.ple.{name}", offset=1.0)
             for ours, name in _NGRAM_NORMS.items()
@@ -136,8 +141,6 @@ QWEN4_EXP = replace(
     },
     skipped=(
         *QWEN3_5_MOE.skipped,
-        _buffer("layer_multipliers", multipliers_of),
-        _buffer("ngram_heads_vocab_sizes", sizes_of),
-        _buffer("ngram_heads_offsets", firsts_of),
+        *map(_buffer, _BUFFERS),
     ),
 )

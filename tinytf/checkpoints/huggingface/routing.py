@@ -115,5 +115,6 @@ MIXED = {
 """Router, experts and shared expert, as DeepSeek-V3 stores them."""
 _FURTHER = "layers that predict further tokens"
 FURTHER_LAYERS = Skip(r"layers\.(?P<layer>\d+)\..*", _FURTHER, noted=True)
-FURTHER_MODULES = Skip(r"mtp.*", _FURTHER, noted=True)
+FURTHER_MODULES = Skip(r"mtp\b.*", _FURTHER, noted=True)
+FURTHER_NAMED = Skip(r"mtp.*", _FURTHER, noted=True)
 """Multi-token prediction: layers beyond those of the configuration, or modules of their own."""

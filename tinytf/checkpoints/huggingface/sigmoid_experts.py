@@ -10,7 +10,7 @@ from tinytf.checkpoints.huggingface.llama import BIASES, FIXED, HEAD_AND_ACTIVAT
 from tinytf.checkpoints.huggingface.rope import rope, rotary_pairs
 from tinytf.checkpoints.huggingface.routing import (
     FURTHER_LAYERS,
-    FURTHER_MODULES,
+    FURTHER_NAMED,
     MIXED,
     SIGMOID,
     routed,
@@ -101,7 +101,7 @@ EXAONE_MOE = replace(
         "blocks.{n}.ffn.preference": Stored("layers.{n}.mlp.e_score_correction_bias", bare=True),
     },
     spellings=((r"mlp\.gate\.e_score", "mlp.e_score"),),
-    skipped=(*LLAMA.skipped, FURTHER_MODULES),
+    skipped=(*LLAMA.skipped, FURTHER_NAMED),
 )
 """K-EXAONE (LG 2026): EXAONE 4 with norms before each part, and experts."""
 

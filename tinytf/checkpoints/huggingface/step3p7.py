@@ -114,7 +114,7 @@ def _read_limits(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, An
 def _write_limits(config: ModelConfig) -> dict[str, Any]:
     layers = [config.at(layer) for layer in range(config.n_layers)]
     return {
-        "swiglu_limits": [layer.act_limit if layer.experts else None for layer in layers],
+        "swiglu_limits": [layer.act_limit if layer.experts else 0.0 for layer in layers],
         "swiglu_limits_shared": [layer.shared_limit if layer.experts else layer.act_limit for layer in layers],
     }
 
@@ -143,6 +143,7 @@ STEP3P5 = replace(
         Key("share_expert_dim", "d_shared", 1280),
         Group(_read_limits, _write_limits),
     ),
+    written={"pad_token_id": 0},  # null is refused
     harmless=(
         "output_router_logits",
         "use_moe",

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from tinytf.checkpoints.huggingface.heads import ClassHead
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family
-from tinytf.checkpoints.huggingface.two_stacks import TWO, both, encoder
+from tinytf.checkpoints.huggingface.two_stacks import CLASSES, TWO, both, encoder
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
@@ -94,7 +95,7 @@ _SIZES = (
     Key("num_heads", "n_heads"),
     Key("d_kv", "d_head"),
     Key("d_ff"),
-    Key("n_positions", "context", 512),
+    Key("n_positions", "context", 2**20),  # a bias of distance has no last position
     Key("relative_attention_num_buckets", "relative_buckets", 32),
     Key("relative_attention_max_distance", "relative_farthest", 128),
     Key("layer_norm_epsilon", "norm_eps", 1e-6),
@@ -115,6 +116,8 @@ def _encoder_alone(family: Family, kind: str) -> Family:
         stored={name.removeprefix(ENCODER): place for name, place in family.stored.items() if name.startswith(ENCODER)},
         copies={"encoder.embed_tokens.weight": "shared.weight"},
         skipped=(),
+        heads={"token": ClassHead({"head.decoder": Stored("classifier")})},
+        outside=("classifier",),
     )
 
 
@@ -143,7 +146,10 @@ T5 = Family(
     written={"dropout_rate": 0.0},
     harmless=("initializer_factor", "classifier_dropout", "dense_act_fn", "is_gated_act", "is_decoder"),
     stored=_stored(),
-    spellings=((r"\.wi\.", ".wi_1."),),
+    spellings=((r"\.wi\.", ".wi_1."), (r"^transformer\.", "")),
+    heads=CLASSES,
+    body_prefix="transformer.",
+    outside=("classification_head",),
     written_as=lambda config: {} if config.gated else {"wi_1": "wi"},
     skipped=(
         Skip(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight", "a bias without a use"),
@@ -206,6 +212,7 @@ LONG_T5 = replace(
         for name, place in T5.stored.items()
     },
     alone=None,
+    heads={},
 )
 """LongT5 with local attention: its encoder sees a window to each side."""
 T5_FAMILIES = (T5, MT5, UMT5, LONG_T5)

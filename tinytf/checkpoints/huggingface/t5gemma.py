@@ -5,20 +5,23 @@ from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
-from tinytf.checkpoints.huggingface.keys import NamedFields
+from tinytf.checkpoints.huggingface.keys import part_of
 from tinytf.checkpoints.huggingface.table import by_layer
 from tinytf.checkpoints.huggingface.two_stacks import TWO, both
 from tinytf.checkpoints.table import Draft, Group, Stored, Tensors
 from tinytf.config import ModelConfig
-from tinytf.fields import Field, Fields
+from tinytf.fields import Fields
 
 _SETTINGS = GEMMA2.settings[:-2]
 """Those of a stack: all but the head's."""
 
 
+_OF_STACK = replace(GEMMA2, harmless=(*GEMMA2.harmless, "cross_attention_hidden_size", "classifier_dropout_rate"))
+
+
 def _stack(name: str, fields: Fields, tensors: Tensors) -> dict[str, Any]:
     """Our settings of the stack that the key ``name`` describes."""
-    own = NamedFields(fields.get(Field(name, dict)), f"{fields.source}: {name}")
+    own = part_of(fields, name, _OF_STACK)
     draft = dict(GEMMA2.fixed)
     for setting in _SETTINGS:
         draft |= setting.read(own, draft, tensors)

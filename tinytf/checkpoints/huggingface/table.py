@@ -22,7 +22,9 @@ class Family(FamilyTable):
     others, whose ``spellings`` those are. ``older_keys`` are keys of the code that a model was first published with, by
     their names now, and ``keys_now`` makes keys of now of what that code says in another way. ``alone`` is the table of
     files that hold the encoder without its decoder. A family that ``unties`` has a head of its own where the file has
-    one that differs from the embeddings, though the configuration says that they are tied.
+    one that differs from the embeddings, though the configuration says that they are tied. ``constants`` are small
+    tensors that count as settings: their numbers are read like keys, under their own names. Beside a head of classes,
+    names begin with ``body_prefix``.
     """
 
     model_type: str
@@ -35,11 +37,17 @@ class Family(FamilyTable):
     keys_now: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
     alone: "Family | None" = None
     unties: bool = False
+    constants: tuple[str, ...] = ()
+    body_prefix: str = ""
 
     def with_names_now(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """A configuration whose older keys are those of now, unless it has those too."""
         older = {old: now for now, old in self.older_keys.items() if now not in data}
         return self.keys_now({older.get(name, name): value for name, value in data.items()})
+
+    def of_config(self, data: Mapping[str, Any]) -> "Family":
+        """The table for a configuration with these keys, where the family has several."""
+        return self
 
     def of_file(self, names: Collection[str]) -> "Family":
         """The table for a file with tensors of these ``names``, which may hold the encoder of two stacks alone."""
@@ -73,7 +81,8 @@ class Family(FamilyTable):
         """The name under which a tensor is written."""
         for word, other in self.written_as(config).items():
             plain = plain.replace(f".{word}.", f".{other}.")
-        return self.prefixed(plain)
+        of_body = config.labels and not plain.startswith(self.outside)
+        return self.body_prefix * bool(of_body) + self.prefixed(plain)
 
     def _head_of(self, config: ModelConfig) -> ClassHead | None:
         """The classification head of a configuration, by its kind and whether it has a dense layer; None for others."""

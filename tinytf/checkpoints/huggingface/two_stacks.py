@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.buffers import fairseq_waves, paper_waves
+from tinytf.checkpoints.huggingface.heads import ClassHead
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family, by_layer, merge_fields
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors
 from tinytf.config import FIELDS, ModelConfig
@@ -17,6 +18,16 @@ from tinytf.fields import Fields
 TWO = {"is_encoder_decoder": (True,)}
 _NOT_SHARED = ("head", "head_bias", "tied_head", "logit_scale", "start_id", "d_source", "shares_embeddings")
 """Settings of the stack with the head alone."""
+
+
+CLASSES = {
+    "sequence": ClassHead(
+        {"head.dense": Stored("classification_head.dense"), "head.decoder": Stored("classification_head.out_proj")},
+        "tanh",
+        reads="last",
+    )
+}
+"""The head of a model that reads a text in both stacks, and whose classes stand at the last token of the decoder."""
 
 
 def encoder(
@@ -61,7 +72,7 @@ _BART_CROSS = {
     "blocks.{n}.cross.o": Stored("{stack}.layers.{n}.encoder_attn.out_proj"),
     "blocks.{n}.cross.norm": Stored("{stack}.layers.{n}.encoder_attn_layer_norm"),
 }
-_EMBED_SCALE = Group(
+EMBED_SCALE = Group(
     lambda fields, draft, tensors: {
         "embed_scale": math.sqrt(draft["d_model"]) if fields.flag("scale_embedding", False) else 1.0
     },
@@ -107,8 +118,8 @@ BART = Family(
         Key("max_position_embeddings", "context", 1024),
         Key("activation_function", "activation", "gelu", ACTIVATIONS),
         Key("decoder_start_token_id", "start_id", 2),
-        _EMBED_SCALE,
-        Group(_read_bart_head, lambda config: {"tie_word_embeddings": config.tied_head}),
+        EMBED_SCALE,
+        Group(_read_bart_head, lambda config: {"tie_word_embeddings": config.tied_head or bool(config.labels)}),
         encoder(_encoder_sizes, _write_encoder),
     ),
     written={"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0},
@@ -144,7 +155,7 @@ BART = Family(
             ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"), "shared.weight"
         ),
     },
-    outside=("lm_head", "final_logits_bias"),
+    outside=("lm_head", "final_logits_bias", "classification_head"),
 )
 MBART = replace(
     BART,
@@ -176,14 +187,14 @@ BLENDERBOT_SMALL = replace(
     classes={"lm": "BlenderbotSmallForConditionalGeneration"},
     fixed={**_SHARED, "embed_norm": True, "positions_unnormed": True, "norm_order": "post"},
     settings=(
-        *(setting for setting in BART.settings[:-1] if setting is not _EMBED_SCALE),
+        *(setting for setting in BART.settings[:-1] if setting is not EMBED_SCALE),
         encoder(
             lambda fields, draft: {
                 **_encoder_sizes(fields, draft),
-                **_EMBED_SCALE.read(fields, draft, {}),
+                **EMBED_SCALE.read(fields, draft, {}),
                 "positions_unnormed": False,
             },
-            lambda read: {**_write_encoder(read), **_EMBED_SCALE.write(read)},
+            lambda read: {**_write_encoder(read), **EMBED_SCALE.write(read)},
         ),
     ),
 )
@@ -331,7 +342,7 @@ FSMT = replace(
         Key("max_position_embeddings", "context", 1024),
         Key("activation_function", "activation", "relu", ACTIVATIONS),
         Key("decoder_start_token_id", "start_id", 2),
-        _EMBED_SCALE,
+        EMBED_SCALE,
         Group(_read_joined, lambda config: {"tie_word_embeddings": config.tied_head}),
         _FIRST_POSITION,
         encoder(
@@ -350,4 +361,7 @@ FSMT = replace(
     outside=(),
 )
 """FSMT (Ng et al. 2019), with a vocabulary for each of its two languages."""
-FROM_FAIRSEQ = (BART, MBART, PLBART, MVP, BLENDERBOT, BLENDERBOT_SMALL, PEGASUS, MARIAN, M2M_100, NLLB_MOE, FSMT)
+FROM_FAIRSEQ = (
+    replace(BART, heads=CLASSES), MBART, PLBART, replace(MVP, heads=CLASSES), BLENDERBOT, BLENDERBOT_SMALL, PEGASUS,
+    MARIAN, M2M_100, NLLB_MOE, FSMT,
+)  # fmt: skip

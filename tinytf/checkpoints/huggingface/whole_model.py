@@ -12,9 +12,20 @@ from tinytf.fields import Fields
 _OUTSIDE = ("architectures", "tie_word_embeddings", "quantization_config")
 """Keys of the whole model, which count more than those of its text_config."""
 SCALED_HEADS = frozenset(
-    {"gemma3n", "gemma4", "gemma4_unified", "granite_docling", "hyperclovax_vision_v2", "paligemma"}
+    {
+        "gemma3n",
+        "gemma4",
+        "gemma4_unified",
+        "granite_docling",
+        "hyperclovax_vision_v2",
+        "inkling_mm_model",
+        "mistral_large4",
+        "paligemma",
+    }
 )
 """Whole models whose head applies the scale or the soft cap of the text_config; that of any other is a matrix alone."""
+PUBLISHED = frozenset({"inkling_mm_model"})
+"""Whole models whose files have other names than their modules in transformers."""
 _NONE = "(?!)"
 """What no name matches."""
 TOWERS: Mapping[str, str] = {
@@ -38,8 +49,10 @@ TOWERS: Mapping[str, str] = {
         "vision_model|audio_tower|multi_modal_projector": "nemotron_h_omni",
         "vision_tower|audio_tower|embed_vision|embed_audio": "gemma3n gemma4",
         "embed_vision|embed_audio|vision_embedder": "gemma4_unified",
+        "vision_tower|audio_tower|visual|audio": "inkling_mm_model",
         "vision_tower|merger": "minicpm_ocr minicpmv4_6 minicpmv4_7",
         "vision_tower|mm_projector": "kimi_k25",
+        "vision_tower|multi_modal_projector|patch_merge_mlp": "minimax_m3_vl",
         "vision_tower|vit": "hunyuan_vl",
         "vision_model|vit_large_projector|multi_modal_projector": "step3p7",
         "vision_tower|vision_model|multi_modal_projector|mlp1": "qianfan_ocr",
@@ -48,6 +61,7 @@ TOWERS: Mapping[str, str] = {
         "vision_model|projector": "video_llama_3",
         "vision_model": "granite_docling",
         "visual|projector": "cosmos3_edge",
+        r"vision_(encoder|tower|language_adapter)|patch_merger|(pre_mm|multi_modal)_projector\w*": "mistral_large4",
         "visual|blocks|merger|deepstack_merger_list|patch_embed|pos_embed": "cosmos3_omni",
         "vision_model|aligner": "deepseek_vl",
         r"vision_model|aligner|high_res_vision_\w+": "deepseek_vl_hybrid",
@@ -77,20 +91,24 @@ _RENAMED = (
 class TextPart(Family):
     """The table of a family as the text part of a whole model, which has a prefix, and its head another.
 
-    ``towers`` are the modules of its other parts, as a regular expression.
+    ``towers`` are the modules of its other parts, as a regular expression. One that is ``published`` with names of its
+    own has those for its embeddings and its head too.
     """
 
     head_prefix: str = ""
     towers: str = ""
+    published: bool = False
 
     def of_file(self, names: Collection[str]) -> "TextPart":
         """The table for a file with tensors of these ``names``.
 
         The text part lies where its embeddings do; the head lies beside it or further out.
         """
+        names = [self._respelled(name) for name in names]
         embeddings = f"{self.stored['embed.tokens'].module}.weight"
+        spelled = (self.spelled(name) for name in names)
         prefixes = [
-            name.removesuffix(embeddings) for name in names if re.search(rf"(^|\.){re.escape(embeddings)}$", name)
+            name.removesuffix(embeddings) for name in spelled if re.search(rf"(^|\.){re.escape(embeddings)}$", name)
         ]
         if not prefixes:
             return self
@@ -110,6 +128,7 @@ class TextPart(Family):
 
     def plain(self, stored: str) -> str:
         """A stored name without the prefix of its part."""
+        stored = self._respelled(stored)
         head = stored.removeprefix(self.head_prefix)
         if head.startswith(f"{_HEAD}."):
             return head
@@ -118,6 +137,10 @@ class TextPart(Family):
         for word, usual in _RENAMED if self.prefix else _RENAMED[1:]:
             stored = re.sub(word, usual, stored.removeprefix(self.prefix))
         return super().plain(stored)
+
+    def _respelled(self, name: str) -> str:
+        """A stored name in the current spelling, with its prefix."""
+        return self.spelled(name) if self.published else name
 
     def prefixed(self, plain: str) -> str:
         """The stored name: with the prefix of the text part, or for its head with that of the head."""
@@ -159,4 +182,4 @@ def text_part(family: Family, whole: str) -> TextPart:
 
     values = {field.name: getattr(family, field.name) for field in fields(family)}
     own = {"settings": (*family.settings, Group(read)), "towers": TOWERS.get(whole, _NONE)}
-    return TextPart(**values | own)
+    return TextPart(**values | own, published=whole in PUBLISHED)

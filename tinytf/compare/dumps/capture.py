@@ -133,8 +133,9 @@ def _chosen(modules: Mapping[str, nn.Module], names: list[str]) -> list[str]:
 
 
 def _note_ids(caught: Captured, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Keep the ids of the first call: of one text, or a list of several."""
-    ids = kwargs.get(_IDS, args[0] if args else None)
+    """Keep the ids of the first call: of one text, or a list of several; of two stacks, those of the decoder."""
+    ids = kwargs.get(f"decoder_{_IDS}")
+    ids = kwargs.get(_IDS, args[0] if args else None) if ids is None else ids
     if caught.ids is None and isinstance(ids, Tensor) and not (ids.is_floating_point() or ids.is_complex()):
         caught.ids = (ids[0] if ids.dim() == 2 and len(ids) == 1 else ids).tolist()
 

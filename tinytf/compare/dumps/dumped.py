@@ -325,6 +325,9 @@ class DumpSide:
         lacking = [number for number, one in enumerate(self.dump.passes, 1) if stored not in one.shapes]
         if lacking:
             return f"pass {lacking[0]} of {len(self.dump.passes)} has no {printable(stored, spaces=False)}"
+        if step.of_source:  # whose length only the model knows
+            sizes = " × ".join(f"{size:,}" for size in self.dump.shapes[stored])
+            return f"{printable(stored, spaces=False)} has {sizes} numbers, and is of another source"
         shapes = self.dump.shapes[stored], self._shape(step, layer, None)
         stored_size, our_size = (" × ".join(f"{size:,}" for size in shape) for shape in shapes)
         return f"{printable(stored, spaces=False)} has {stored_size} numbers, and {our_size} are expected"

@@ -27,6 +27,7 @@ from tinytf.steps.operations import (
     Norm,
     Pooled,
     Positions,
+    Profile,
     SumExperts,
 )
 from tinytf.steps.table import StepKey, StepTable
@@ -271,8 +272,14 @@ class Layout:
 
         Some modules also add it to the stream, so the sum comes first and the usual output last.
         """
-        if self.steps.config.hyper and any(self.steps.at(*place).axes[-1] == "stream" for place in places):
+        config, steps = self.steps.config, [self.steps.at(*place) for place in places]
+        beside_mixer = config.stream_rank and not any(step.name == "attn" for step in steps)
+        if config.hyper and all("stream" in step.axes[-1] for step in steps):
             return []  # hyper-connections give weights and a sum of streams
+        if beside_mixer and any(step.axes[-1] == "stream" for step in steps):
+            return []  # such modules give weights and a sum of streams
+        if all(isinstance(step.operation, Profile) for step in steps):
+            return []  # it gives what is added to the scores
         ends = sorted(places, key=self._order.__getitem__)
         start, source = self._order[ends[0]], self._input_of(places)
         computed, layers, last = {*places, source}, {layer for _, layer in places}, source
@@ -303,6 +310,8 @@ class Layout:
                     continue
             last = place
         step = self.steps.at(*last)
+        if step.of_experts and config.always_experts:
+            return []  # a module sums those that are chosen alone
         if step.of_experts:  # one module weights and sums them
             sums = (row for row in self.steps.in_layer(last[1] or 0) if isinstance(row.operation, SumExperts))
             return [(row.name, last[1]) for row in sums]

@@ -62,7 +62,8 @@ _USUAL: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def activations() -> Iterator[Mistake]:
-    for name, act in ACTIVATIONS.items():
+    for name in (name for name in ACTIVATIONS if name in ACTIVATION_NAMES):
+        act = ACTIVATIONS[name]
         yield Mistake(
             f"the activation is {'GELU(erf)' if name == 'gelu' else ACTIVATION_NAMES[name]}", Activate,
             unlike(lambda s, name=name: s.operation.name == name, lambda s, act=act: _act(s, act)),  # type: ignore[misc]
@@ -98,7 +99,7 @@ def activations() -> Iterator[Mistake]:
     yield Mistake(
         "activated gate and hidden units are not limited", Activate,
         unlike(
-            lambda site: not site.operation.limit,
+            lambda site: not getattr(site.operation, "limit", 0.0),
             lambda site: ACTIVATIONS[_gated_activation(site)](site.input(0)) * site.input(1),
         ),
     )  # fmt: skip

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
+from tinytf.files import parse_json
+from tinytf.look.heads.across import CrossScores, scores_across
 from tinytf.look.heads.kinds import LABELS
 from tinytf.look.heads.measures import (
     Named,
@@ -38,19 +40,23 @@ from tinytf.look.heads.measures import (
     stack_heads,
     visible_counts,
 )
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import Source, Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, ignore_progress, plain
 from tinytf.sentences import listed, several
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
+from tinytf.text.corpus import Reading, find_files
+from tinytf.text.tokenizer import Encoding
 from tinytf.text.windows import text_windows
 from tinytf.text_model import TextModel
 from tinytf.trace.faults import require_finite_texts
 from tinytf.trace.hooks import tap_steps
+from tinytf.trace.trace import Trace
 
 SEQUENCES = 16
+RANDOM = "random tokens, each also its own target"
 SHORTEST_COPY = 3  # in copies of 2, the token after the last occurrence is the previous one: induction is previous
 _USUAL_COPY = 50
 
@@ -102,7 +108,8 @@ class Census(Report):
 
     A copy has ``length`` tokens. The losses, in nats a token, belong to the first and second copy; None for a model
     that does not predict the next token. ``labels`` are layers × heads. In ``to_dict`` heads are sorted ``by`` a score,
-    and only the ``top`` ones are kept (None: all). ``corpus`` names the text.
+    and only the ``top`` ones are kept (None: all). ``corpus`` names the text. Of two stacks the heads are the decoder's
+    own, each sequence a target whose source is its first copy; those of cross-attention have the scores ``across``.
     """
 
     KIND = "heads"
@@ -119,6 +126,7 @@ class Census(Report):
     by: str = "induction"
     top: int | None = None
     corpus: str = ""
+    across: CrossScores | None = None
 
     def in_a_sentence(self) -> str:
         """How many heads are of each kind; more than three kinds: those that copy, and the most common."""
@@ -128,7 +136,13 @@ class Census(Report):
         others = names.total() - sum(names[label.name] for label in told) - names["–"]
         counted = [(names[label.name], label.does) for label in told]
         counted += [(others, "have another pattern"), (names["–"], "have no pattern")]
-        return f"Of {names.total()} heads {listed([several(count, does) for count, does in counted if count])}."
+        words = f"Of {names.total()} heads {listed([several(count, does) for count, does in counted if count])}"
+        if self.across is None:
+            return f"{words}."
+        layer, head = self.across.ranked[0]
+        steady = float(self.across.values["monotone"][layer, head])
+        way = "in order" if steady > 0 else "backwards"
+        return f"{words}; across, L{layer}H{head} moves along the source most steadily, {way} ({steady:+.2f} of ±1)."
 
     def fields(self) -> dict[str, Any]:
         """The JSON data; heads are sorted by score, highest first, all or only the ``top`` ones."""
@@ -139,6 +153,7 @@ class Census(Report):
             "scores": SCORES,
             "labels": plain(LABELS),
             "heads": [self._head(layer, head) for layer, head in self.order()[: self.top]],
+            **({"across": self.across.to_dict()} if self.across is not None else {}),
         }
 
     def _head(self, layer: int, head: int) -> dict[str, Any]:
@@ -165,7 +180,8 @@ class Census(Report):
 
     def stored(self) -> list[Array]:
         """Every score, (layers, heads), under ``repeats.`` or ``text.`` and its name."""
-        named = [(kind, scores) for kind, scores in (("repeats", self.repeats), ("text", self.text)) if scores]
+        kinds = {"repeats": self.repeats, "text": self.text, "across": self.across}
+        named = [(kind, scores) for kind, scores in kinds.items() if scores]
         tensors = ((f"{kind}.{score}", values) for kind, scores in named for score, values in scores.values.items())
         return [Array.of(name, ["layer", "head"], values) for name, values in tensors]
 
@@ -222,10 +238,14 @@ def heads(
 
     By default the text is the model's own corpus, if it is known; ``random_only`` leaves text out. Heads are sorted
     ``by`` a score (induction; previous for an encoder), and the ``top`` ones reported. Other settings are those of
-    ``census``. Raises the errors of ``census`` and ``text_windows``, and TinytfError for a model that is not finite.
+    ``census``. Of two stacks a corpus is a table of sources and targets, for the scores across.
+
+    Raises the errors of ``census`` and ``text_windows``, and TinytfError for a model that is not finite.
     """
     config, tokenizer = model.config, model.tokenizer
     score = require_score(by or ("induction" if config.causal else "previous"))
+    if config.encoder is not None:
+        return _of_two_stacks(model, corpus, text, length, count, seed, score, top, progress)
     before, after = tokenizer.surrounding_ids()
     if config.causal:
         after = [token for token in after if token not in tokenizer.end_ids]  # a text for continuation has no end token
@@ -241,6 +261,35 @@ def heads(
     return replace(result, by=score, top=top, corpus=str(corpus or own_corpus), about=About(model))
 
 
+def _of_two_stacks(
+    model: TextModel, corpus: str | Path | None, text: str | None, length: int | None, count: int, seed: int,
+    score: str, top: int | None, progress: Progress,
+) -> Census:  # fmt: skip
+    """The decoder's own heads on random targets, and those of cross-attention on the pairs of a table, or on those."""
+    if text is not None:
+        raise UsageError("a text has no target", "name a table of sources and targets")
+    before, after = model.tokenizer.surrounding_ids()
+    start = [model.config.start_id]
+    copy = copy_length(model.config, length, added=max(1, len(before) + len(after)))
+    repeated = repeated_tokens(model.config.vocab_size, copy, count, seed)
+    pairs: list[tuple[str | Trace, str | Encoding]] = [
+        (model.encoder.trace(ids=[*before, *row, *after]), model.tokenizer.encode_ids([*start, *row]))
+        for row in repeated[:, :copy].tolist()
+    ]
+    of = f"{count} texts of {RANDOM}"
+    if corpus is not None:
+        documents = find_files([Path(corpus)], reading=Reading(field="", form="pair")).documents().texts()
+        of, pairs = str(corpus), [tuple(parse_json(one)) for one in islice(documents, count)]
+    across = scores_across(model, of, pairs)
+
+    def read(ids: Tensor) -> Source:
+        alone = [torch.tensor(added, dtype=torch.long).expand(len(ids), -1).to(ids.device) for added in (before, after)]
+        return model.transformer.read(torch.cat((alone[0], ids[:, 1 : 1 + copy], alone[1]), dim=1))
+
+    result = census(model.transformer, length=copy, count=count, seed=seed, before=start, read=read, progress=progress)
+    return replace(result, by=score, top=top, across=across, about=About(model))
+
+
 def census(
     model: Transformer,
     windows: Iterable[Tensor] = (),
@@ -250,13 +299,16 @@ def census(
     seed: int = 0,
     before: Sequence[int] = (),
     after: Sequence[int] = (),
+    read: Callable[[Tensor], Source] | None = None,
     progress: Progress = ignore_progress,
 ) -> Census:
     """Score every head on ``count`` sequences of repeated random tokens, and on at most as many ``windows`` of text.
 
     ``windows`` are ids (T,), all of one length. ``before`` and ``after`` are put around the random tokens, as a
     tokenizer does around a text; a copy has ``length`` tokens. ``progress`` receives the number of sequences done and
-    the most there can be. The model is left as it was. Raises UsageError for a length that does not fit.
+    the most there can be. Of two stacks, ``read`` gives the source of some sequences. The model is left as it was.
+
+    Raises UsageError for a length that does not fit.
     """
     config = model.config
     length = copy_length(config, length, added=len(before) + len(after))
@@ -275,7 +327,7 @@ def census(
                 losses.append(copy_losses(model.unembed(row)[None], copied[None], length))
 
     repeats = _Tally(config, ids.shape[1], copies)
-    _run_sequences(model, iter(ids), repeats, lambda done: progress(done, total), predicted)
+    _run_sequences(model, iter(ids), repeats, lambda done: progress(done, total), predicted, read)
     text_tally: _Tally | None = None
     if first_window is not None:
         text_tally = _Tally(config, len(first_window))
@@ -313,6 +365,7 @@ def _run_sequences(
     tally: "_Tally",
     progress: Callable[[int], None],
     also: Callable[[Tensor, Tensor], None] = lambda hidden, ids: None,
+    read: Callable[[Tensor], Source] | None = None,
 ) -> None:
     """Run sequences (T,) through the model, a few at a time, and let ``tally`` score the weights of each layer."""
     device = model.embed.tokens.weight.device
@@ -325,7 +378,7 @@ def _run_sequences(
     with tap_steps(model, tap, weights), torch.autocast(device.type, enabled=False):  # no other scores in an autocast
         while batch := list(islice(sequences, tally.batch)):
             ids = torch.stack(batch).to(device)
-            also(model.hidden(ids), ids)
+            also(model.hidden(ids, source=None if read is None else read(ids)), ids)
             tally.sequences += len(batch)
             progress(tally.sequences)
 
@@ -340,8 +393,8 @@ class _Tally:
         self.tokens, self.copies = tokens, copies
         self.sequences = 0
         self.batch = max(1, min(SEQUENCES, _ROOM // (4 * _COPIES * config.n_heads * tokens**2)))
-        self._visible = visible_counts(Sight.of(config), tokens)  # (Q,)
         self._layer, self._layers, self._count = 0, require_attention(table_of(config)), config.n_layers
+        self._visible = [visible_counts(Sight.of(config.at(layer)), tokens) for layer in self._layers]  # (Q,) each
         self._sums = [dict[str, Tensor]() for _ in self._layers]
 
     def add(self, weights: Tensor) -> None:
@@ -351,9 +404,9 @@ class _Tally:
             "first": first(weights),
             "self": own(weights),
             "entropy": entropy(weights),
-            "entropy_share": entropy_share(weights, self._visible),
+            "entropy_share": entropy_share(weights, self._visible[self._layer]),
             "distance": distance(weights),
-            "agreement": overlap(weights, self._visible),
+            "agreement": overlap(weights, self._visible[self._layer]),
             "offset": by_offset(weights.sum(dim=0, keepdim=True)),  # (1, H, 2T − 1)
         }
         if self.copies is not None:

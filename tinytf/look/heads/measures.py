@@ -79,6 +79,8 @@ def visible_counts(sight: Sight, length: int) -> Tensor:
     """The number of keys that each query of a text may attend to, (Q,); a query with a single key has no choice."""
     allowed = sight.allowed(length, None, torch.device("cpu"))  # (Q, K)
     counts = torch.full((length,), length) if allowed is None else allowed.sum(dim=-1)
+    if sight.near:  # the query's own block ends with it
+        return counts.minimum(sight.chosen - sight.block + 1 + torch.arange(length) % sight.block)
     return counts.clamp(max=sight.chosen) if sight.chosen else counts
 
 

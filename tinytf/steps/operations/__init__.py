@@ -8,9 +8,11 @@ from tinytf.steps.operations.by_segment import BySegment
 from tinytf.steps.operations.cap import Cap
 from tinytf.steps.operations.channel_delta import DecayedFits, DecayedRead, WriteByFits
 from tinytf.steps.operations.choose import Choose
+from tinytf.steps.operations.choose_by_id import ChooseById
 from tinytf.steps.operations.choose_keys import ChooseKeys
 from tinytf.steps.operations.clamped_glu import ClampedGlu
 from tinytf.steps.operations.clip import Clip
+from tinytf.steps.operations.compress import Compress, CompressIndex
 from tinytf.steps.operations.concat import Concat
 from tinytf.steps.operations.constant import Constant
 from tinytf.steps.operations.decay import Decay
@@ -24,14 +26,15 @@ from tinytf.steps.operations.fit_streams import FitStreams
 from tinytf.steps.operations.gain import Gain
 from tinytf.steps.operations.given import Given
 from tinytf.steps.operations.grouped_linear import GroupedLinear
-from tinytf.steps.operations.grow import Grow
+from tinytf.steps.operations.grow import Grow, GrowFrom
+from tinytf.steps.operations.grow_heads import GrowHeads
 from tinytf.steps.operations.head_linear import HeadLinear
 from tinytf.steps.operations.head_norm import HeadNorm
-from tinytf.steps.operations.index_scores import IndexScores
+from tinytf.steps.operations.index_scores import BlockIndexScores, IndexScores
 from tinytf.steps.operations.join import Join
 from tinytf.steps.operations.keep import Keep
-from tinytf.steps.operations.key_blocks import BlockScores, ChooseBlocks, MeanOfBlock, RotateBlocks
-from tinytf.steps.operations.layer_scale import LayerScale
+from tinytf.steps.operations.key_blocks import BlockScores, ChooseBlocks, ChooseByHead, MeanOfBlock, RotateMeans
+from tinytf.steps.operations.layer_scale import LayerScale, LearnedScale
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
 from tinytf.steps.operations.lookup_ngrams import LookupNgrams
@@ -51,9 +54,10 @@ from tinytf.steps.operations.pool import MeanOfTokens, Pool
 from tinytf.steps.operations.positions import Positions
 from tinytf.steps.operations.prefer import Prefer
 from tinytf.steps.operations.product import Product
+from tinytf.steps.operations.profile import Profile
 from tinytf.steps.operations.relative import RelativeBias
 from tinytf.steps.operations.rg_lru import ChannelDecay, Retain
-from tinytf.steps.operations.rotate import Rotate, RotateEach
+from tinytf.steps.operations.rotate import Rotate, RotateBlocks, RotateEach
 from tinytf.steps.operations.route import Route
 from tinytf.steps.operations.route_near import RouteNear
 from tinytf.steps.operations.same import Same
@@ -80,6 +84,7 @@ __all__ = [
     "Add",
     "Alibi",
     "Append",
+    "BlockIndexScores",
     "BlockScores",
     "ByDistance",
     "BySegment",
@@ -87,9 +92,13 @@ __all__ = [
     "ChannelDecay",
     "Choose",
     "ChooseBlocks",
+    "ChooseByHead",
+    "ChooseById",
     "ChooseKeys",
     "ClampedGlu",
     "Clip",
+    "Compress",
+    "CompressIndex",
     "Concat",
     "Constant",
     "CrossMix",
@@ -107,12 +116,15 @@ __all__ = [
     "Given",
     "GroupedLinear",
     "Grow",
+    "GrowFrom",
+    "GrowHeads",
     "HeadLinear",
     "HeadNorm",
     "IndexScores",
     "Join",
     "Keep",
     "LayerScale",
+    "LearnedScale",
     "Linear",
     "Lookup",
     "LookupNgrams",
@@ -136,11 +148,13 @@ __all__ = [
     "Positions",
     "Prefer",
     "Product",
+    "Profile",
     "RelativeBias",
     "Retain",
     "Rotate",
     "RotateBlocks",
     "RotateEach",
+    "RotateMeans",
     "Route",
     "RouteNear",
     "Same",

@@ -51,6 +51,8 @@ class ChooseKeys(Operation):
     def code(self, site: Site) -> str:
         (scores,) = site.names
         hidden = "torch.ones(T, T).triu(1).bool()" if self.sight.causal else "torch.zeros(T, T).bool()"
+        if self.sight.every:
+            hidden += f" | ((torch.arange(T) + 1) % {self.sight.every} != 0)"
         return (
             f"hidden = {hidden}\n"
             f"order = {scores}.masked_fill(hidden, -torch.inf).argsort(dim=-1, descending=True, stable=True)\n"
@@ -65,8 +67,11 @@ class ChooseKeys(Operation):
             hidden = (Value("chosen", 0.0, "hidden by the mask"),)
             note = f"key {key} {cell.token(key)} comes after query {query} {cell.token(query)}"
             return Working(((source, 1),), after=hidden, leads=(source,), note=note)
-        seen = source.row()[: query + 1] if self.sight.causal else source.row()
-        rank = 1 + int((seen > source.value).sum()) + int((seen[:key] == source.value).sum())
+        every = self.sight.every or 1
+        if (key + 1) % every:
+            return Working(((source, 1),), after=(Value("chosen", 0.0, "no block ends there"),), leads=(source,))
+        seen = (source.row()[: query + 1] if self.sight.causal else source.row())[every - 1 :: every]
+        rank = 1 + int((seen > source.value).sum()) + int((seen[: key // every] == source.value).sum())
         least = float(seen.sort(descending=True).values[min(self.sight.chosen, len(seen)) - 1])
         before = (
             Value(source.step.name, source.value),

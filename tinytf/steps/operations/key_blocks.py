@@ -1,5 +1,6 @@
 """Blocks of consecutive keys that an indexer scores and chooses as one (Qwen4-Exp, 2026)."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
 from tinytf.steps.operations.choose_keys import ChooseKeys
-from tinytf.steps.operations.mask import real_tokens
+from tinytf.steps.operations.mask import mask_scores, real_tokens
 from tinytf.steps.operations.operation import Operation, Pass, in_float32, wide
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.rotate import Rotate, rotary_table, rotate
@@ -72,10 +73,10 @@ class MeanOfBlock(Operation):
 
 
 @dataclass(frozen=True)
-class RotateBlocks(Rotate):
+class RotateMeans(Rotate):
     """Rotates every key of a text by the position of the first key of its block, ``size`` long."""
 
-    size: int
+    size: int = 1
 
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         return self._turned(inputs[0], now.padding_mask)
@@ -88,15 +89,16 @@ class RotateBlocks(Rotate):
         firsts = torch.searchsorted(numbers, numbers // self.size * self.size)
         return rotate(x, *(wave[firsts] for wave in rotary_table(x.shape[-2], self.rope, x.device, x.dtype)))
 
-    def _position(self, token: int) -> int:
+    def _place(self, token: int) -> int:
         return token // self.size * self.size
 
-    def _positions(self) -> str:
+    @property
+    def _position_code(self) -> str:
         return f"(torch.arange(T) // {self.size} * {self.size})"
 
 
 class BlockScores(Operation):
-    """Queries (…, Q, H·D) and for each key that of its block (…, K, D) -> Σ over heads of max(0, q·k / √D), (…, Q, K)."""
+    """Σ over heads of max(0, q·k / √D): (…, Q, H·D) and, for each key, that of its block (…, K, D) -> (…, Q, K)."""
 
     words = "a sum of fits"
 
@@ -171,4 +173,69 @@ class ChooseBlocks(ChooseKeys):
         count = self.sight.chosen // self.size
         before = (Value(source.step.name, source.value, f"of the block of {self.size} keys from key {first} on"),)
         after = (Value("chosen", float(rank <= count), f"number {rank} of {len(scores)} blocks, {count} are chosen"),)
+        return Working(((source, 1),), before=before, after=after, leads=(source,))
+
+
+class ChooseByHead(ChooseKeys):
+    """1 for the keys of the best blocks of each key head, by the largest score of a key of theirs, else 0.
+
+    Scores are (…, G, Q, K). Blocks begin with the first token that is not padding; the nearest of the sight are
+    infinitely good (MiniMax M3).
+    """
+
+    def _chosen(self, scores: Tensor, padding_mask: Tensor | None) -> Tensor:
+        queries, keys = scores.shape[-2:]
+        seen = self.sight.allowed(queries, padding_mask, scores.device, keys - queries)
+        best, number = self._of_blocks(scores, seen, padding_mask)
+        order = best.argsort(dim=-1, descending=True, stable=True)[..., : self.sight.chosen // self.sight.block]
+        chosen = torch.zeros_like(best).scatter(-1, order, 1.0).gather(-1, number)
+        return chosen if seen is None else chosen.masked_fill(~seen, 0.0)
+
+    def _of_blocks(self, scores: Tensor, seen: Tensor | None, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The largest score of each block, (…, G, Q, blocks), and the number of each key's block, (…, G, Q, K)."""
+        queries, keys = scores.shape[-2:]
+        numbers = key_numbers(keys, padding_mask, scores.device).clamp_min(0) // self.sight.block  # (K,) or (B, K)
+        number = numbers if padding_mask is None else numbers[:, None]
+        own = number[..., keys - queries :, None]  # (…, Q, 1)
+        near = (own - torch.arange(self.sight.near, device=scores.device)).clamp(min=0)  # (…, Q, near)
+        each = number.unsqueeze(-2).expand(scores.shape)
+        best = scores.new_full((*scores.shape[:-1], -(-keys // self.sight.block)), -math.inf)
+        best = best.scatter_reduce(-1, each, mask_scores(scores, seen), "amax")
+        return best.scatter(-1, near.expand(*scores.shape[:-1], -1), math.inf), each
+
+    def code(self, site: Site) -> str:
+        (scores,), block = site.names, self.sight.block
+        groups, blocks = len(site.value), -(-len(site.ids) // block)
+        hidden = "torch.ones(T, T).triu(1).bool()" if self.sight.causal else "torch.zeros(T, T).bool()"
+        return "\n".join(
+            (
+                f"hidden, number = {hidden}, torch.arange(T) // {block}",
+                f"near = (number[:, None] - torch.arange({self.sight.near})).clamp(min=0)",
+                f"each = number.expand({groups}, T, T)",
+                f"best = torch.full(({groups}, T, {blocks}), -torch.inf).to({scores})",
+                f'best = best.scatter_reduce(-1, each, {scores}.masked_fill(hidden, -torch.inf), "amax")',
+                f"best = best.scatter(-1, near.expand({groups}, -1, -1), torch.inf)",
+                f"order = best.argsort(dim=-1, descending=True, stable=True)[..., : {self.sight.chosen // block}]",
+                "chosen = torch.zeros_like(best).scatter(-1, order, 1.0).gather(-1, each)",
+                f"{site.variable} = chosen.masked_fill(hidden, 0.0)",
+            )
+        )
+
+    def arithmetic(self, cell: Cell) -> Working:
+        (query, key), size = cell.index, self.sight.block
+        source, block, count = cell.source(0, query, key), key // size, self.sight.chosen // size
+        if self.sight.causal and key > query:
+            return Working(((source, 1),), after=(Value("chosen", 0.0, "hidden by the mask"),), leads=(source,))
+        scores = cell.site.input(0, (cell.head or 0,))  # (1, Q, K)
+        seen = self.sight.allowed(scores.shape[1], None, scores.device)
+        best = self._of_blocks(scores, seen, None)[0][0, query, : query // size + 1]
+        rank = 1 + int((best > best[block]).sum()) + int((best[:block] == best[block]).sum())
+        least = float(best.sort(descending=True).values[min(count, len(best)) - 1])
+        why = "one of the nearest" if float(best[block]) == math.inf else f"the largest of block {block}"
+        before = (
+            Value(source.step.name, source.value),
+            Value("its block", float(best[block]), why),
+            Value("least of the chosen", least, f"{min(count, len(best))} blocks are chosen"),
+        )
+        after = (Value("chosen", float(rank <= count), f"block {rank} of {len(best)}"),)
         return Working(((source, 1),), before=before, after=after, leads=(source,))

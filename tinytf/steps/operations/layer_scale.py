@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
-from tinytf.steps.operations.operation import Consumer, Operation, Pass, Quantity, StepModule, Summand
+from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Pass, Quantity, StepModule, Summand, wide
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Working, single
 
@@ -56,6 +56,26 @@ class LayerScale(Operation):
         return Working(((source, 2),), single(f"{source.step.name} · scale", factors, (source,)), leads=(source,))
 
     def summand(self, to: Consumer) -> Summand:
-        scale = to.site.module.weight.to(to.g.dtype)
+        scale = to.site.module.weight.detach().to(to.g.dtype)
         result = to.incoming.values * scale
         return Summand(f"{to.symbol} · scale", result, inputs=(to.incoming, Quantity("scale", scale[0])))
+
+
+@dataclass(frozen=True)
+class LearnedScale(LayerScale):
+    """x · s, with one learned s for each layer (Inkling)."""
+
+    def parameters(self, step: Step) -> tuple[Parameter, ...]:
+        return (Parameter(step.parameter, "weight", ("switch",)),)
+
+    def make_module(self, config: ModelConfig, step: Step) -> nn.Module:
+        return Operation.make_module(self, config, step)
+
+    def initialise(self, module: nn.Module, std: float, generator: torch.Generator) -> None:
+        Operation.initialise(self, module, std, generator)
+
+    def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
+        yield f"{site.path}.weight", (wide(g) * site.input()).sum().reshape(1).to(g.dtype)
+
+    def operands(self, site: Site) -> dict[str, Tensor]:
+        return {"scale": site.module.weight.detach()}

@@ -95,8 +95,8 @@ class LookupNgrams(Operation):
             f"mixed = windows.where(seen, {self.end}) * torch.tensor({list(self.multipliers)})",
             f"for back in range(1, {back + 1}):",
             "    mixed[:, back] ^= mixed[:, back - 1]",
-            f"rows = mixed[:, 1:].repeat_interleave({each}, -1) % torch.tensor({list(self.sizes)})",
-            f"{site.variable} = {site.step.matrix}[rows + torch.tensor({list(self.firsts)})].flatten(-2)",
+            f"hashed = mixed[:, 1:].repeat_interleave({each}, -1) % torch.tensor({list(self.sizes)})",
+            f"{site.variable} = {site.step.matrix}[hashed + torch.tensor({list(self.firsts)})].flatten(-2)",
         ]
         return "\n".join(lines)
 

@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand
+from tinytf.steps.operations.operation import Consumer, Operation, Pass, Quantity, Summand, repeats
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working
 
@@ -36,6 +37,15 @@ def real_tokens(padding_mask: Tensor, tokens: int) -> Tensor:
     return padding_mask[:, None, -tokens:, None]
 
 
+def first_real(padding_mask: Tensor) -> Tensor:
+    """The number of the first real token of each text, (B, K) -> (B,).
+
+    Raises UsageError where several texts share a row.
+    """
+    real_tokens(padding_mask, 1)
+    return padding_mask.to(torch.uint8).argmax(dim=-1)
+
+
 def real_keys(padding_mask: Tensor) -> Tensor:
     """The keys that are real tokens: ``padding_mask`` (B, K), True for a real token -> (B, 1, 1, K).
 
@@ -47,10 +57,17 @@ def real_keys(padding_mask: Tensor) -> Tensor:
     return padding_mask[:, None, :, None] == padding_mask[:, None, None, :]
 
 
-def chosen_in(allowed: Tensor | None, *chosen: Tensor) -> Tensor | None:
-    """Of the ``allowed`` keys those that an indexer chose, if there is one: (…, Q, K), with 1 for a chosen key."""
+def chosen_in(allowed: Tensor | None, *chosen: Tensor, heads: int = 0) -> Tensor | None:
+    """Of the ``allowed`` keys those that an indexer chose, if there is one: (…, Q, K), with 1 for a chosen key.
+
+    With ``heads`` the choice is of each key head, (…, G, Q, K), for as many query heads.
+    """
     for choice in chosen:
-        visible = (choice != 0).unsqueeze(-3) if choice.dim() > 2 else choice != 0
+        visible = choice != 0
+        if heads:
+            visible = visible.repeat_interleave(heads // choice.shape[-3], dim=-3)
+        elif choice.dim() > 2:
+            visible = visible.unsqueeze(-3)
         allowed = visible if allowed is None else allowed & visible
     return allowed
 
@@ -61,17 +78,23 @@ class Sight:
 
     A window of W lets the query at t see the keys t − W + 1 … t, and if not causal as many after it; 0 is no window.
     With a ``chunk`` it sees only the keys of its own chunk of that many tokens. Of those keys an indexer leaves it
-    ``chosen``, 0 for all.
+    ``chosen``, 0 for all; with a ``block``, in whole blocks of so many, of which the ``near`` last are always chosen.
+    With ``every`` keys are blocks of that many tokens, each at its last one.
     """
 
     causal: bool
     window: int = 0
     chunk: int = 0
     chosen: int = 0
+    block: int = 0
+    near: int = 0
+    every: int = 0
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Sight":
-        return cls(not config.looks_ahead, config.window, config.chunk, config.index_keys)
+        block = config.index_block if config.index_by_head else 0
+        chosen = 0 if config.block_size else config.index_keys
+        return cls(not config.looks_ahead, config.window, config.chunk, chosen, block, config.index_near)
 
     def allowed(self, length: int, padding_mask: Tensor | None, device: torch.device, past: int = 0) -> Tensor | None:
         """True where a query may look, whatever an indexer chooses; None where nothing is hidden.
@@ -88,6 +111,11 @@ class Sight:
         if allowed is not None and 0 < self.chunk < past + length:
             number = torch.arange(past + length, device=device) // self.chunk
             allowed &= number[past:, None] == number
+        if allowed is not None and self.every:
+            number = torch.arange(1, past + length + 1, device=device)
+            if padding_mask is not None:
+                number = (number - first_real(padding_mask)[:, None])[:, None, None]  # (B, 1, 1, K)
+            allowed = allowed & (number % self.every == 0)
         if padding_mask is None:
             return allowed
         keys = real_keys(padding_mask)
@@ -101,7 +129,7 @@ class Sight:
 
     def cuts(self, length: int) -> bool:
         """Whether the window, the chunks or the choice hide any key in a text of ``length`` tokens."""
-        return any(0 < most < length for most in (self.window, self.chunk, self.chosen))
+        return any(0 < most < length for most in (self.window, self.chunk, self.chosen)) or self.every > 1
 
 
 @dataclass(frozen=True)
@@ -117,10 +145,18 @@ class Mask(Operation):
     def allowed(self, x: Tensor, *chosen: Tensor) -> Tensor | None:
         """Which keys are seen, (Q, K), in scores of this shape, of those that an indexer ``chosen`` if there is one."""
         length, keys = x.shape[-2:]
-        return chosen_in(self.sight.allowed(length, None, x.device, keys - length), *chosen)
+        allowed = self.sight.allowed(length, None, x.device, keys - length)
+        return chosen_in(allowed, *chosen, heads=x.shape[-3] if self.sight.block else 0)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return mask_scores(inputs[0], self.allowed(*inputs))
+
+    def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
+        if not self.sight.every or now.padding_mask is None:
+            return self.forward(*inputs)
+        x, *chosen = inputs
+        length, keys = x.shape[-2:]
+        return mask_scores(x, chosen_in(self.sight.allowed(length, now.padding_mask, x.device, keys - length), *chosen))
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         chosen = site.inputs()[1:]
@@ -136,7 +172,10 @@ class Mask(Operation):
         if self.sight.chunk:
             lines = [f"number = torch.arange(T) // {self.sight.chunk}"]
             hidden += " | (number[:, None] != number)"
-        hidden += "".join(f" | ({chosen} == 0)" for chosen in site.names[1:])
+        if self.sight.every:
+            hidden += f" | ((torch.arange(T) + 1) % {self.sight.every} != 0)"
+        each = f".repeat_interleave({repeats(site, 1)}, 0)" if self.sight.block and repeats(site, 1) > 1 else ""
+        hidden += "".join(f" | ({chosen}{each} == 0)" for chosen in site.names[1:])
         return "\n".join([*lines, f"{site.variable} = {site.names[0]}.masked_fill({hidden}, -torch.inf)"])
 
     def arithmetic(self, cell: Cell) -> Working:
@@ -154,6 +193,8 @@ class Mask(Operation):
             reason = (
                 f"masked: key {key} {cell.token(key)} is {key - query} ahead, and the window sees {window - 1} ahead"
             )
+        elif self.sight.every and (key + 1) % self.sight.every:
+            reason = f"masked: no block of {self.sight.every} tokens ends at key {key} {cell.token(key)}"
         elif any(not cell.source(number, query, key).value for number in range(1, len(cell.site.source_steps))):
             reason = f"masked: the indexer did not choose key {key} {cell.token(key)}"
         else:
@@ -167,7 +208,8 @@ class Mask(Operation):
 
     def summand(self, to: Consumer) -> Summand:
         allowed = self.allowed(to.g, *to.site.inputs()[1:])  # None where the text is shorter than the window
-        row = torch.ones_like(to.incoming.values) if allowed is None else allowed[to.row.place]
+        seen = allowed[to.row.head or 0] if allowed is not None and allowed.dim() > 2 else allowed
+        row = torch.ones_like(to.incoming.values) if seen is None else seen[to.row.place]
         visible = row.to(to.g.dtype)
         quantities = (to.incoming, Quantity("visible", visible))
         return Summand(

@@ -143,15 +143,19 @@ def rotation_gradient(g: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Rotate(Operation):
-    """Rotates the first ``rope.width`` dimensions, in the pairs d and d + width/2; the others do not change."""
+    """Rotates the first ``rope.width`` dimensions, in the pairs d and d + width/2; the others do not change.
+
+    With ``back`` it turns them the other way, as does the gradient.
+    """
 
     rope: Rope
+    back: bool = False
 
     words = "a rotation"
 
     def _waves(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
         cosine, sine = rotary_table(start + x.shape[-2], self.rope, x.device, x.dtype)
-        return cosine[start:], sine[start:]
+        return cosine[start:], -sine[start:] if self.back else sine[start:]
 
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         return rotate(inputs[0], *self._waves(inputs[0], now.start))
@@ -166,12 +170,17 @@ class Rotate(Operation):
     def code(self, site: Site) -> str:
         return self._code(site, site.names[0], site.value.shape[-1])
 
+    @property
+    def _position_code(self) -> str:
+        """The position of each token, negative where it is turned back."""
+        return "-torch.arange(T)" if self.back else "torch.arange(T)"
+
     def _code(self, site: Site, x: str, width: int) -> str:
         """The rotation of ``x``, heads of this ``width``, as lines of PyTorch."""
         rope = self.rope.of_text(len(site.ids))
         lines = [f"turn = 1 / {rope.theta} ** (torch.arange(0, {rope.width}, 2) / {rope.width})"]
         lines += ROPE_SCALING_CODE[rope.scaling](rope)
-        lines.append(f"angle = {self._positions()}[:, None] * turn")
+        lines.append(f"angle = {self._position_code}[:, None] * turn")
         factor = "" if rope.attention_factor == 1 else f" * {rope.attention_factor}"
         full = rope.width == width
         lines.append(f"a, b = {x}{'' if full else f'[..., :{rope.width}]'}.chunk(2, dim=-1)")
@@ -182,7 +191,6 @@ class Rotate(Operation):
     def arithmetic(self, cell: Cell) -> Working:
         """Cosine and sine come from the model's table, which rounds the angle to float32."""
         (token, at), half = cell.index, self.rope.width // 2
-        position = self._position(token)
         first = self._first(at)
         width = at - first
         if width >= self.rope.width:
@@ -194,12 +202,13 @@ class Rotate(Operation):
         rope = self.rope.of_text(len(cell.site.ids))
         frequency = float(rotary_frequencies(rope)[pair])
         value = cell.site.value
-        waves = rotary_table(position + 1, rope, value.device, value.dtype)
-        cosine, sine = (float(wave[position, width]) for wave in waves)
+        place = self._place(token)
+        cosine, sine = (float(wave[place, width]) for wave in rotary_table(place + 1, rope, value.device, value.dtype))
+        sine = -sine if self.back else sine
         words = "of the angle" + ("" if rope.attention_factor == 1 else f", times {rope.attention_factor:.4g}")
         before = (
             Value("frequency", frequency, f"radians a token, of the pair d{pair} and d{pair + half}"),
-            Value("angle", position * frequency, f"position {position} × frequency"),
+            Value("angle", place * frequency, f"position {place} × frequency" + ", turned back" * self.back),
             Value("cos", cosine, words),
             Value("sin", sine, words),
         )
@@ -215,13 +224,9 @@ class Rotate(Operation):
         )
         return Working(((source, 2), (partner, 2)), series, before=before)
 
-    def _position(self, token: int) -> int:
-        """The position by which a token is turned."""
+    def _place(self, token: int) -> int:
+        """The position that a token is turned by."""
         return token
-
-    def _positions(self) -> str:
-        """The positions of all tokens as PyTorch."""
-        return "torch.arange(T)"
 
     def _first(self, at: int) -> int:
         """The first dimension of the head of dimension ``at`` in a row."""
@@ -249,7 +254,7 @@ class Rotate(Operation):
 class RotateEach(Rotate):
     """Rotates each of the heads, ``width`` wide, that lie side by side in a row: (…, T, H·D)."""
 
-    width: int
+    width: int = 0
 
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         return side_by_side(super().run(module, now, into_heads(inputs[0], self.width)))
@@ -264,3 +269,43 @@ class RotateEach(Rotate):
 
     def _first(self, at: int) -> int:
         return at - at % self.width
+
+
+@dataclass(frozen=True)
+class RotateBlocks(Rotate):
+    """Rotates blocks (…, T, D), each in the row of its last token, by the position of its first, ``behind`` it.
+
+    All tokens of the text are given, even with a cache. With ``heads`` the blocks become the keys of one head,
+    (…, 1, T, D); if ``still`` nothing else changes.
+    """
+
+    behind: int = 0
+    heads: bool = False
+    still: bool = False
+
+    def _waves(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
+        cosine, sine = super()._waves(x)
+        places = (torch.arange(x.shape[-2], device=x.device) - self.behind).clamp(min=0) * (not self.still)
+        return cosine[places], sine[places]
+
+    def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
+        return self.forward(*inputs)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        turned = super().forward(*inputs)
+        return turned.unsqueeze(-3) if self.heads else turned
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        (gradient,) = super().input_gradients(site, g)
+        return (gradient.squeeze(-3) if self.heads else gradient,)
+
+    @property
+    def _position_code(self) -> str:
+        return "torch.zeros(T)" if self.still else f"(torch.arange(T) - {self.behind}).clamp(min=0)"
+
+    def _code(self, site: Site, x: str, width: int) -> str:
+        code = super()._code(site, x, width)
+        return f"{code}\n{site.variable} = {site.variable}[None]" if self.heads else code
+
+    def _place(self, token: int) -> int:
+        return 0 if self.still else max(0, token - self.behind)

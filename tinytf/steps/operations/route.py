@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand, wide
@@ -10,11 +11,25 @@ from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Series, Value, Working
 
 
+def score_of(name: str, x: Tensor) -> Tensor:
+    """What a router's outputs are turned into: a softmax, or each by itself a sigmoid or √softplus."""
+    if name == "softmax":
+        return x.softmax(dim=-1)
+    return x.sigmoid() if name == "sigmoid" else F.softplus(x).sqrt()
+
+
+SCORE_CODE = {
+    "softmax": "F.softmax({}, dim=-1)", "sigmoid": "torch.sigmoid({})", "sqrtsoftplus": "F.softplus({}).sqrt()",
+}  # fmt: skip
+"""The code of each score."""
+SYMBOLS = {"softmax": "softmax", "sigmoid": "σ", "sqrtsoftplus": "√softplus"}
+
+
 @dataclass(frozen=True)
 class Route(Operation):
-    """The ``score`` of every chosen expert, softmax or sigmoid, ``renormed`` to a sum of 1, times ``scale``.
+    """The ``score`` of every chosen expert, see ``score_of``, ``renormed`` to a sum of 1, times ``scale``.
 
-    ``epsilon`` is added to the sum of sigmoids that divides them.
+    ``epsilon`` is added to the sum that divides them, unless they are of a softmax.
     """
 
     score: str
@@ -33,7 +48,7 @@ class Route(Operation):
         if self.score == "softmax":
             candidates = router.masked_fill(~chosen, -torch.inf) if self.renormed else router
             return candidates.softmax(dim=-1).masked_fill(~chosen, 0.0) * self.scale
-        scores = router.sigmoid().masked_fill(~chosen, 0.0)
+        scores = score_of(self.score, router).masked_fill(~chosen, 0.0)
         return (scores / (scores.sum(dim=-1, keepdim=True) + self.epsilon) if self.renormed else scores) * self.scale
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
@@ -46,8 +61,9 @@ class Route(Operation):
         if self.score == "softmax":
             p = torch.softmax(x.masked_fill(~chosen, -torch.inf) if self.renormed else x, dim=-1)
             return p * (g - (g * p).sum(dim=-1, keepdim=True))
-        s = torch.sigmoid(x)
-        slope = s * (1 - s)  # the order of autograd's rounding, or the two would differ by more than rounding
+        s = score_of(self.score, x)
+        # s·(1 − s) in the order of autograd's rounding, or the two would differ by more than rounding
+        slope = torch.sigmoid(x) / (2 * s) if self.score == "sqrtsoftplus" else s * (1 - s)
         if not self.renormed:
             return g * slope
         total = (s * chosen).sum(dim=-1, keepdim=True) + self.epsilon
@@ -59,7 +75,7 @@ class Route(Operation):
         hidden = f"{chosen} == 0"
         if self.score == "softmax" and self.renormed:
             return f"{site.variable} = F.softmax({router}.masked_fill({hidden}, -torch.inf), dim=-1){times}"
-        score = f"F.softmax({router}, dim=-1)" if self.score == "softmax" else f"torch.sigmoid({router})"
+        score = SCORE_CODE[self.score].format(router)
         if not self.renormed:
             return f"{site.variable} = {score}.masked_fill({hidden}, 0.0){times}"
         first = f"scores = {score}.masked_fill({hidden}, 0.0)"
@@ -79,7 +95,7 @@ class Route(Operation):
             before: tuple[Value, ...] = (Value("max", float(x.max()), "the largest, subtracted from all"),)
             values, name = (x - x.max()).exp(), "e^(x − max)"
         else:
-            before, values, name = (), torch.sigmoid(x), "σ(x)"
+            before, values, name = (), score_of(self.score, x), f"{SYMBOLS[self.score]}(x)"
         index, total = candidates.index(cell.index[1]), float(values.sum())
         score = float(values[index])
         after = [Value(name, score, f"of expert {cell.index[1]}")]
@@ -101,6 +117,8 @@ class Route(Operation):
             softmax_words = "softmax over the chosen" if self.renormed else f"softmax({x.name})"
             return Summand("p ⊙ (g − Σ g⊙p)", result, (*lines, f"p = {softmax_words}"), quantities)
         slope = f"s = σ({x.name}), s′ = s·(1 − s)"
+        if self.score == "sqrtsoftplus":
+            slope = f"s = √softplus({x.name}), s′ = σ({x.name}) / 2s"
         if not self.renormed:
             return Summand("g ⊙ s′", result, (*lines, slope), quantities)
         return Summand("c ⊙ s′ ⊙ (g − Σ g⊙s / S) / S", result, (*lines, slope, "S = Σ c⊙s"), quantities)

@@ -4,6 +4,7 @@ Its share is the step ``sink``; the weights of the keys sum to the rest (Xiao et
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,8 +17,17 @@ from tinytf.steps.operations.softmax import Softmax, attention_weights, shares, 
 from tinytf.steps.operations.working import Value, Working
 
 
+def log_sum(scores: Tensor) -> Tensor:
+    """ln Σ e^x over the keys; −∞ without a gradient for a query that sees none."""
+    blind = torch.isneginf(scores).all(dim=-1, keepdim=True)
+    return scores.masked_fill(blind, 0.0).logsumexp(dim=-1).masked_fill(blind.squeeze(-1), -torch.inf)
+
+
 class Sink(Operation):
-    """The share of the sink: e^s / (e^s + Σ e^x) over the scores x of a query's keys, (…, H, Q, 1)."""
+    """The share of the sink: e^s / (e^s + Σ e^x) over the scores x of a query's keys, (…, H, Q, 1).
+
+    Where other keys have a map of their own, their Σ e^o is added to e^s: the share is of both.
+    """
 
     words = "a softmax"
 
@@ -25,46 +35,77 @@ class Sink(Operation):
         return (Parameter(step.parameter, "weight", ("head",)),)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        scores, logit = inputs
-        return (logit.to(scores.dtype)[:, None] - scores.logsumexp(dim=-1)).sigmoid().unsqueeze(-1)
+        scores, *others, logit = inputs
+        rest = logit.to(scores.dtype)[:, None]
+        for other in others:
+            rest = torch.logaddexp(rest, log_sum(other))
+        return (rest - log_sum(scores)).sigmoid().unsqueeze(-1)
 
     def run(self, module: Any, now: Pass, *inputs: Tensor) -> Tensor:
         return self.forward(*inputs, module.weight)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         logit = site.module.weight
-        return self.forward(site.input(0, heads), logit if heads is None else logit[list(heads)])
+        return self.forward(*site.inputs(heads), logit if heads is None else logit[list(heads)])
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
-        """−g·share·(1 − share)·p of each key, where p is its share of Σ e^x."""
-        share = site.value
-        return (-g * share * (1 - share) * attention_weights(site.input()),)
+        """−g·share·(1 − share)·p of each key, where p is its share of Σ e^x; of another, its share of e^s + Σ e^o."""
+        scores, *others = site.inputs()
+        through = g * site.value * (1 - site.value)
+        return -through * attention_weights(scores), *(through * self._of_others(site, other) for other in others)
+
+    def _of_others(self, site: Site, other: Tensor) -> Tensor:
+        """The share of each other key in e^s + Σ e^o."""
+        logit = site.module.weight.detach().to(other.dtype)[:, None]
+        return attention_weights(other) * (log_sum(other) - logit).sigmoid().unsqueeze(-1)
 
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
         share = wide(site.value)
-        gradient = (wide(g) * share * (1 - share)).sum(dim=(-2, -1))  # (H, Q, 1) -> (H,)
+        through = wide(g) * share * (1 - share)
+        for other in site.inputs()[1:]:
+            through = through * (1 - self._of_others(site, wide(other)).sum(dim=-1, keepdim=True))
+        gradient = through.sum(dim=(-2, -1))  # (H, Q, 1) -> (H,)
         yield f"{site.path}.weight", gradient.to(site.module.weight.dtype)
 
     def code(self, site: Site) -> str:
         (logit,) = self.operands(site)
-        return f"{site.variable} = torch.sigmoid({logit}[:, None, None] - {site.names[0]}.logsumexp(-1, keepdim=True))"
+        scores, *others = (f"{name}.logsumexp(-1, keepdim=True)" for name in site.names)
+        rest = f"{logit}[:, None, None]"
+        for other in others:
+            rest = f"torch.logaddexp({rest}, {other})"
+        return f"{site.variable} = torch.sigmoid({rest} - {scores})"
 
     def arithmetic(self, cell: Cell) -> Working:
         scores = cell.source(0, cell.index[0], 0).row()
         source = cell.source(0, cell.index[0], int(scores.argmax()))
         logit = torch.tensor([float(cell.site.module.weight[cell.head or 0])], dtype=torch.float64)
 
-        def label(index: int) -> str:
-            return "the sink" if index == len(scores) else f"{index} {cell.token(index)}"
+        others = [cell.source(number, cell.index[0], 0) for number in range(1, len(cell.site.source_steps))]
+        for other in others:
+            logit = torch.logaddexp(logit, other.row().logsumexp(dim=-1))
 
-        return shares(source, source.step.name, torch.cat((scores, logit)), label, len(scores))
+        def label(index: int) -> str:
+            return (
+                f"the sink{' and the others' * len(others)}" if index == len(scores) else f"{index} {cell.token(index)}"
+            )
+
+        working = shares(source, source.step.name, torch.cat((scores, logit)), label, len(scores))
+        return replace(working, inputs=(*working.inputs, *((other, 1) for other in others)))
 
     def summand(self, to: Consumer) -> Summand:
-        share = Quantity("share", to.at_row(to.site.value))
+        others_too = len(to.site.source_steps) > 1
+        share = Quantity(f"σ of {to.site.step.name}" if others_too else "share", to.at_row(to.site.value))
+        if to.number:
+            rest = Quantity("rest", to.at_row(self._of_others(to.site, to.site.input(to.number))))
+            line = "rest: the share of each key in e^s + Σ e^x"
+            result = to.incoming.values * share.values * (1 - share.values) * rest.values
+            return Summand(
+                f"{to.symbol}·{share.name}·(1 − {share.name})·rest", result, (line,), (to.incoming, share), (rest,)
+            )
         others = Quantity("others", (1 - share.values) * attention_weights(to.input_at_row(0).values))
-        lines = (f"share = {to.site.step.name}", f"others = (1 − share)·softmax({to.site.source_steps[0].name})")
+        lines = (f"share = {to.site.step.name}", f"others = (1 − {share.name})·softmax({to.site.source_steps[0].name})")
         result = -to.incoming.values * share.values * others.values
-        return Summand(f"−{to.symbol}·share·others", result, lines, (to.incoming, share), (others,))
+        return Summand(f"−{to.symbol}·{share.name}·others", result, lines, (to.incoming, share), (others,))
 
 
 class SunkSoftmax(Softmax):
@@ -86,7 +127,8 @@ class SunkSoftmax(Softmax):
 
     def code(self, site: Site) -> str:
         scores, sink = site.names
-        return f"{site.variable} = F.softmax({scores}, dim=-1) * (1 - {sink})"
+        sees_none = bool(torch.isneginf(site.input()).all(dim=-1).any())
+        return f"{site.variable} = F.softmax({scores}, dim=-1){'.nan_to_num(0.0)' * sees_none} * (1 - {sink})"
 
     def arithmetic(self, cell: Cell) -> Working:
         source, sink = cell.source(0, *cell.index), cell.source(1, cell.index[0], 0)

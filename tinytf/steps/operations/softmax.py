@@ -14,7 +14,7 @@ from tinytf.steps.operations.working import Series, Value, Working
 def attention_weights(masked: Tensor) -> Tensor:
     """Softmax over the keys; a query that sees no key gets zeros instead of NaN."""
     blind = torch.isneginf(masked).all(dim=-1, keepdim=True)
-    return masked.softmax(dim=-1).masked_fill(blind, 0.0)
+    return masked.masked_fill(blind, 0.0).softmax(dim=-1).masked_fill(blind, 0.0)
 
 
 def probabilities(logits: Tensor) -> Tensor:

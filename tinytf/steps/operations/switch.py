@@ -29,12 +29,13 @@ class Switch(Operation):
     def _symbol(self) -> str:
         return "σ" if self.function == "sigmoid" else self.function
 
-    def _factor(self, score: Tensor) -> Tensor:
+    def factor(self, score: Tensor) -> Tensor:
+        """What multiplies x."""
         return torch.sigmoid(score) if self.function == "sigmoid" else F.softplus(score)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         x, score = inputs
-        return x * self._factor(score)
+        return x * self.factor(score)
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         x, score = (wide(tensor) for tensor in site.inputs())
@@ -42,7 +43,7 @@ class Switch(Operation):
         of_factor = g * x if score.shape == x.shape else (g * x).sum(dim=-1, keepdim=True)
         # in the order of autograd's rounding
         of_score = of_factor * share * (1 - share) if self.function == "sigmoid" else of_factor * share
-        return (g * self._factor(score)).to(g.dtype), of_score.to(g.dtype)
+        return (g * self.factor(score)).to(g.dtype), of_score.to(g.dtype)
 
     def code(self, site: Site) -> str:
         x, score = site.names
@@ -63,7 +64,7 @@ class Switch(Operation):
     def summand(self, to: Consumer) -> Summand:
         g, x, score = to.incoming, to.input_at_row(0), to.input_at_row(1)
         if to.number == 0:
-            factor = Quantity(f"{self._symbol}({score.name})", self._factor(score.values))
+            factor = Quantity(f"{self._symbol}({score.name})", self.factor(score.values))
             return Summand(f"{g.name}·{factor.name}", g.values * factor.values, (), (g, score), (factor,))
         share = Quantity(f"σ({score.name})", torch.sigmoid(score.values))
         is_sigmoid = self.function == "sigmoid"

@@ -88,11 +88,12 @@ class HeadProbe:
         self.length = copy if config.causal and not config.encoder and copy >= _SHORTEST_COPY else 0
         repeated = repeated_tokens(config.vocab_size, self.length or min(2 * _LONGEST_COPY, room), _SEQUENCES, seed)
         self.ids = repeated if self.length else repeated[:, : repeated.shape[1] // 2]
-        self._visible = visible_counts(Sight.of(config), self.ids.shape[1])  # (Q,)
+        attending, tokens = table_of(config).attention_layers, self.ids.shape[1]
+        self._visible = [visible_counts(Sight.of(config.at(layer)), tokens) for layer in attending]  # (Q,) each
 
-    def _score(self, weights: Tensor) -> Tensor:
+    def _score(self, weights: Tensor, visible: Tensor) -> Tensor:
         """The scores of one layer: (B, H, Q, K) -> (H, scores), in the order of HeadScores."""
-        scores = [entropy_share(weights, self._visible), previous(weights)]
+        scores = [entropy_share(weights, visible), previous(weights)]
         if self.length:
             scores += [duplicate(weights, self.length), induction(weights, self.length)]
         return torch.stack(scores, dim=-1).mean(dim=0)
@@ -104,7 +105,7 @@ class HeadProbe:
 
         def tap(name: str, tensor: Tensor) -> Tensor:  # (B, H, T, T), once per layer
             if table.attention_layers:  # without attention it is another map, which no score describes
-                layers.append(self._score(tensor.float()))
+                layers.append(self._score(tensor.float(), self._visible[len(layers)]))
             return tensor
 
         device, table = model.embed.tokens.weight.device, table_of(model.config)

@@ -106,11 +106,11 @@ class History:
     models of two stacks. ``seen`` are losses of the training text in evaluation mode, ``copying`` gains on repeated
     random tokens, and ``updates`` ratios of update and weights by matrix, each with its step; ``noise`` are a step,
     tr(Σ) and |G|² of the gradient, as in ``Noise``, and ``shifts`` a step and losses by the shift of the labels, from
-    none to two. Older runs have none of these. ``heads`` are scores by their kind,
-    (layers, heads) each, with the step of their measurement, from 0: before the first step. ``skipped`` counts lines
-    that are not metrics, without a torn last line, which may still be incomplete. ``config`` is None before the first
-    checkpoint. ``baselines`` are held-out losses of unigram and bigram counts. ``stopped`` says why the run ended
-    before its last step.
+    none to two. Older runs have none of these. ``heads`` are scores by their kind, (layers, heads) each, and
+    ``experts`` the ``shares`` of choices, (layers with experts, experts), with the step of their measurement, from 0:
+    before the first step. ``skipped`` counts lines that are not metrics, without a torn last line, which may still be
+    incomplete. ``config`` is None before the first checkpoint. ``baselines`` are held-out losses of unigram and bigram
+    counts. ``stopped`` says why the run ended before its last step.
     """
 
     directory: Path
@@ -130,6 +130,7 @@ class History:
     heads: Sequence[tuple[int, Mapping[str, Series]]] = ()
     milestones: Sequence[tuple[int, str]] = ()
     health: Sequence[tuple[int, Mapping[str, Series]]] = ()
+    experts: Sequence[tuple[int, Mapping[str, Series]]] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
     baselines: Mapping[str, float] = field(default_factory=dict)
     speed: Speed = field(

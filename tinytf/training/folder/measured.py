@@ -170,6 +170,8 @@ def extras_of(row: Mapping[str, Any]) -> dict[str, Any]:
         estimates = tuple(number_or_nan(noise.get(name)) for name in ("trace", "square"))
         if not any(map(math.isnan, estimates)):
             extras["noise"] = estimates
+    if shares := _series({"shares": row.get("experts")}, 2):
+        extras["experts"] = shares
     if isinstance(shifts := row.get("shifts"), list) and len(shifts) == 3:
         losses = tuple(map(number_or_nan, shifts))
         if not any(map(math.isnan, losses)):

@@ -175,7 +175,8 @@ class _MetricsReader:
         self.columns = [array("d") for _ in _COLUMNS]
         self.points = {name: PointColumn() for name in ("held_out", "exact", "seen", "copying", "noise", "shifts")}
         self.values = {
-            name: ValueColumn(self._path, name) for name in ("updates", "heads", "milestones", "health", "thorough")
+            name: ValueColumn(self._path, name)
+            for name in ("updates", "experts", "heads", "milestones", "health", "thorough")
         }
         self.stopped: tuple[int, str] | None = None
         self.skipped = 0

@@ -97,6 +97,7 @@ class RunReport(_Streamed):
                 {"step": step, **{name: series.tolist() for name, series in numbers.items()}}
                 for step, numbers in history.health
             ),
+            "experts": ({"step": step, "shares": loads["shares"].tolist()} for step, loads in history.experts),
             "milestones": ({"step": step, "text": text} for step, text in history.milestones),
             "sample": None if history.sample is None else vars(history.sample),
             "checkpoints": ({"step": model.step, "path": str(model.path)} for model in history.checkpoints),

@@ -132,9 +132,10 @@ def _worse(history: History) -> str:
 
 def _rise(history: History) -> str:
     """By how much the held-out loss has risen, and what is kept of the best."""
-    step = history.best[0] if history.best else 0
-    kept = f"step {step:,}, whose checkpoint is kept" if step else "before the first step"
-    return f"held-out has risen by {history.risen or 0.0:.3f} since {kept}"
+    step, rise = history.best[0] if history.best else 0, f"{history.risen or 0.0:.3f}"
+    if not step:
+        return f"held-out is {rise} above that of the model that it began from"
+    return f"held-out has risen by {rise} since step {step:,}, whose checkpoint is kept"
 
 
 FAULTS: dict[str, Callable[[History], str]] = {

@@ -8,6 +8,7 @@ from tinytf.training.film.frames import Camera
 from tinytf.training.film.probe import HeadProbe, HeadScores, update_milestones
 from tinytf.training.loop import Loop, Observer
 from tinytf.training.metrics import Metrics
+from tinytf.training.tuning.experts import expert_shares
 from tinytf.training.tuning.health import StepHealth
 from tinytf.training.tuning.losses import shift_losses
 from tinytf.training.tuning.noise import Noise, gradient_noise
@@ -63,6 +64,7 @@ class Heads(Observer):
             line.copying = self.probe.copying(self.loop.setup.model)
             line.updates = self.health.by_matrix() or None
             line.shifts = shift_losses(self.loop.setup.model, self.loop.batch)
+            line.experts = expert_shares(self.loop.setup.model, self.loop.batch)
         self.health = None
 
     def _observe(self, line: Metrics) -> HeadScores:

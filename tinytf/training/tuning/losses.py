@@ -7,10 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tinytf.look.experts import expert_layers, routers
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import Progress, ignore_progress
 from tinytf.training.data.examples import IGNORED, Batch, Examples
 from tinytf.training.recipe import FEW_BATCHES, Recipe
+from tinytf.training.tuning.experts import imbalance
 from tinytf.training.tuning.processes import ALONE, Processes
 
 Objective = Callable[[Transformer, Batch], Tensor]
@@ -21,7 +23,8 @@ class BatchLoss(nn.Module):
     """The summed cross-entropy of a batch over its targets, in nats; only their positions get logits.
 
     With ``label_smoothing`` a target is that share spread evenly over the vocabulary, and the rest its token. An
-    ``objective`` replaces all of this.
+    ``objective`` replaces all of this. ``balance`` times the ``imbalance`` of experts, for each target, is added to the
+    gradient, and not to the loss.
     """
 
     def __init__(
@@ -30,10 +33,12 @@ class BatchLoss(nn.Module):
         adapters: nn.Module | None = None,
         label_smoothing: float = 0.0,
         objective: Objective | None = None,
+        balance: float = 0.0,
     ) -> None:
         super().__init__()
         self.model, self.adapters = model, adapters  # registers them, so that processes share their gradients
-        self.label_smoothing, self.objective = label_smoothing, objective
+        self.label_smoothing, self.objective, self.balance = label_smoothing, objective, balance
+        self.layers = expert_layers(model.config) if balance else ()
 
     def forward(
         self,
@@ -46,14 +51,19 @@ class BatchLoss(nn.Module):
         if self.objective is not None:
             return self.objective(self.model, Batch(ids, targets, padding_mask, source, source_mask))
         read = None if source is None else self.model.read(source, source_mask)
-        hidden = self.model.hidden(ids, padding_mask=padding_mask, source=read)  # (B, T, C)
+        with routers(self.model, self.layers) if self.layers else nullcontext() as routed:
+            hidden = self.model.hidden(ids, padding_mask=padding_mask, source=read)  # (B, T, C)
         is_target = targets != IGNORED
         if not torch.compiler.is_compiling() and bool(is_target.all()):  # nothing to select
             hidden, targets = hidden.flatten(0, 1), targets.flatten()
         else:
             hidden, targets = hidden[is_target], targets[is_target]
         logits = self.model.unembed(hidden)
-        return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=self.label_smoothing)
+        loss = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=self.label_smoothing)
+        if routed:
+            added = self.balance * len(targets) * imbalance(self.model, routed, padding_mask)
+            loss = loss + added - added.detach()
+        return loss
 
 
 def backward(loss: nn.Module, batch: Batch, recipe: Recipe, group: Processes = ALONE) -> float:
