@@ -112,8 +112,11 @@ def test_a_head_ablated_is_one_whose_columns_of_the_output_matrix_are_0(model, m
     assert found.check.holds
     without = copy.deepcopy(models.ours).double()
     last = mixer_of(without.blocks[1]).o
-    width = last.weight.shape[1] // config.at(1).n_heads
-    columns = slice(2 * width, 3 * width)
+    width = config.at(1).value_width
+    heads = columns = slice(2 * width, 3 * width)
+    if config.o_rank:  # whose first matrix compresses groups of heads
+        mixer_of(without.blocks[1]).o_a.register_forward_pre_hook(lambda _, given: (zeroed(given[0], heads),))
+        columns = slice(0, 0)
     if config.out_norm:  # which sees all heads
         norm = without.blocks[1].attention.out_norm
         norm.register_forward_pre_hook(lambda _, given: (zeroed(given[0], columns),))
