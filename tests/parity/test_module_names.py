@@ -76,6 +76,8 @@ def test_a_module_path_means_the_step_that_has_its_numbers(family: str) -> None:
             continue  # theirs projects each token
         if found is None and config.padding_rows and name == "logits":
             continue  # theirs has rows for no token
+        if found is None and config.encoder is not None and name == "logits":
+            continue  # the module of the decoder, whose name ends as that of our unembedding, but not its width
         if found is None and all(not one.certain for _, one in meanings):
             continue  # it is another step of that name
         assert found is not None, (name, layer, meanings, shapes)
