@@ -17,7 +17,6 @@ LACKING = {
     "mllama": "parts for images or sound",
     "longformer": "sparse attention",
     "big_bird": "sparse attention",
-    "deepseek_v4": "sparse attention",
     "layoutlm": "positions on a page or in a table",
 }
 
