@@ -151,6 +151,10 @@ MISTRAL_LARGE4 = replace(
         (r"\.ssmax_scaling\.b$", ".softmax_scaling.bias"),
     ),
     written_as=lambda _: {f"mlp.{word}": word for word in ("gate", "experts", "shared_experts")},
-    skipped=(*LLAMA.skipped, FURTHER_MODULES, Skip(r"rotary_emb\.alpha", "read as a setting of RoPE")),
+    skipped=(
+        *LLAMA.skipped,
+        Skip(r"mtp_dspark\..*", FURTHER_MODULES.why, noted=True),
+        Skip(r"rotary_emb\.alpha", "read as a setting of RoPE"),
+    ),
     constants=(_ALPHA,),
 )
