@@ -50,6 +50,8 @@ def _reached(module: str, name: str, seen: set[tuple[str, str]]) -> Iterator[ast
 
 
 def _is_config(node: ast.expr) -> bool:
+    if isinstance(node, ast.Attribute) and ast.unparse(node) == "self.decoder.config":  # of a stack with its own keys
+        return False
     name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
     return name in ("config", "text_config")
 

@@ -32,7 +32,13 @@ NAMES = (
     *("{base}embeddings.position_embeddings.weight", "{base}embeddings.position_ids", "{base}position_ids"),
     *("mask_predictions.dense.weight", "{base}rotary_emb.inv_freq", "{base}rotary_emb.original_inv_freq"),
     *("{base}layers.0.self_attn.rotary_emb.inv_freq", "{base}layers.1.self_attn.surprise.weight"),
-    *("{base}mtp_layers.0.norm.weight", "{base}layers.1.surprise", "{base}surprise.weight", "surprise"),
+    *(
+        "mtp_dspark.layers.0.norm.weight",
+        "{base}mtp_layers.0.norm.weight",
+        "{base}layers.1.surprise",
+        "{base}surprise.weight",
+        "surprise",
+    ),
 )
 """Names that some class of transformers ignores in a file, and some that none does."""
 

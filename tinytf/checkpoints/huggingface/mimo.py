@@ -18,8 +18,9 @@ _KINDS = layer_kinds(lambda fields, layer: layer > 0 and (layer + 1) % 6 != 0)
 
 def _read_windows(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """What layers with a window have: sinks, and twice the key heads; sliding_window_size leaves out the query."""
-    window, before = window_of(fields, 129), fields.whole("sliding_window_size", -1)
-    window = window if before < 0 else before + 1
+    window = window_of(fields, 129)
+    if fields.data.get("sliding_window_size") is not None:  # without it, sliding_window would be read by its name
+        window = fields.whole("sliding_window_size", 0, least=0) + 1
     sliding = [kind == SLIDING for kind in _KINDS(fields, draft)]
     _require_usual(fields, draft, sliding)
     return merge_fields(

@@ -20,7 +20,7 @@ from tinytf.checkpoints.huggingface.deepseek import (
 )
 from tinytf.checkpoints.huggingface.llama import FIXED, HEAD_AND_ACTIVATION, LLAMA, UNTURNED
 from tinytf.checkpoints.huggingface.rope import rope
-from tinytf.checkpoints.huggingface.routing import FURTHER_NAMED, routed
+from tinytf.checkpoints.huggingface.routing import FURTHER_MODULES, routed
 from tinytf.checkpoints.huggingface.table import by_layer, merge_fields
 from tinytf.checkpoints.table import Draft, Group, Key, Skip, Stored, Tensors, stacked_experts
 from tinytf.config import ModelConfig, Rope
@@ -151,6 +151,10 @@ MISTRAL_LARGE4 = replace(
         (r"\.ssmax_scaling\.b$", ".softmax_scaling.bias"),
     ),
     written_as=lambda _: {f"mlp.{word}": word for word in ("gate", "experts", "shared_experts")},
-    skipped=(*LLAMA.skipped, FURTHER_NAMED, Skip(r"rotary_emb\.alpha", "read as a setting of RoPE")),
+    skipped=(
+        *LLAMA.skipped,
+        Skip(r"mtp_dspark\..*", FURTHER_MODULES.why, noted=True),
+        Skip(r"rotary_emb\.alpha", "read as a setting of RoPE"),
+    ),
     constants=(_ALPHA,),
 )
