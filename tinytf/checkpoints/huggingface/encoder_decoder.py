@@ -25,7 +25,7 @@ def _decoder(family: Family, kind: str, cross: Mapping[str, Stored]) -> Family:
 
     The head that fills masks in an encoder predicts the next token in a decoder, with the same layers.
     """
-    dense = "head.dense" in family.stored
+    dense = "mlm" in family.classes
     head = {"head": "lm", **dict.fromkeys(("head_dense", "head_norm"), dense), **({"head_bias": True} if dense else {})}
     return replace(
         family,
