@@ -10,7 +10,7 @@ from tinytf.checkpoints.huggingface.given_states import BART_DECODER, MBART_DECO
 from tinytf.checkpoints.huggingface.gpt2 import GPT2
 from tinytf.checkpoints.huggingface.keys import part_of
 from tinytf.checkpoints.huggingface.table import Family
-from tinytf.checkpoints.table import Draft, Group, Skip, Stored, Tensors
+from tinytf.checkpoints.table import Group, Skip, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, quoted
@@ -20,19 +20,19 @@ _DECODER = "decoder."
 _READS = {"is_decoder": True, "add_cross_attention": True}
 
 
-def _read_head(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    """The head that fills masks in an encoder predicts the next token in a decoder, with the same layers."""
-    return {"head": "lm", **dict.fromkeys(("head_dense", "head_norm"), draft["head"] == "mlm")}
-
-
 def _decoder(family: Family, kind: str, cross: Mapping[str, Stored]) -> Family:
-    """A family as decoders that read an encoder."""
+    """A family as decoders that read an encoder.
+
+    The head that fills masks in an encoder predicts the next token in a decoder, with the same layers.
+    """
+    dense = "mlm" in family.classes
+    head = {"head": "lm", **dict.fromkeys(("head_dense", "head_norm"), dense), **({"head_bias": True} if dense else {})}
     return replace(
         family,
         classes={"lm": kind},
         only={**family.only, **{key: (value,) for key, value in _READS.items()}},
         fixed={**family.fixed, "causal": True},
-        settings=(*family.settings, Group(_read_head)),
+        settings=(*family.settings, Group(lambda fields, draft, tensors: head)),
         written={**family.written, **_READS},
         stored={**family.stored, **{f"blocks.{{n}}.cross.{ours}": place for ours, place in cross.items()}},
         heads={},

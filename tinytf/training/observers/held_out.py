@@ -27,10 +27,12 @@ class HeldOut(Observer):
             few = self._loss(FEW_BATCHES)
             self.before = few, self._thorough(few)
 
-    def step(self, line: Metrics) -> None:
-        loop, last = self.loop, line.step == self.loop.recipe.steps
+    def gradients(self, line: Metrics) -> None:
         if line.step == 1:
             line.held_out_before, line.thorough_before = self.before
+
+    def step(self, line: Metrics) -> None:
+        loop, last = self.loop, line.step == self.loop.recipe.steps
         if not last and line.step % loop.recipe.eval_every:
             return
         line.held_out_loss = self._loss(FEW_BATCHES, self._measuring if last else ignore_progress)

@@ -46,12 +46,12 @@ class Heads(Observer):
             self.before = self._observe(Metrics(done))
 
     def gradients(self, line: Metrics) -> None:
+        if line.step == 1:
+            line.heads_before = self.before
         if self.due(line.step):
             self.health = StepHealth(self.loop.model, self.loop.group)
 
     def step(self, line: Metrics) -> None:
-        if line.step == 1:
-            line.heads_before = self.before
         if self.health is None:
             return
         line.health = self.health.after()
