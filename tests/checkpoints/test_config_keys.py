@@ -129,3 +129,12 @@ def test_the_older_name_of_rotary_settings_wins_as_in_transformers():
     theirs = transformers.LlamaConfig(**config, rope_scaling=scaled).rope_parameters
     assert opened is not None
     assert (opened.config.rope_factor, opened.config.rope_theta) == (theirs["factor"], theirs["rope_theta"])
+
+
+@pytest.mark.parametrize(("width", "opens"), [(None, True), (24, True), (25, False)])
+def test_a_decoder_may_name_the_width_of_its_encoder_and_no_other(width, opens):
+    config = json.loads((saved("bert to gpt-2") / "config.json").read_text("utf-8"))
+    config["decoder"]["cross_attention_hidden_size"] = width
+    opened = opened_with("bert to gpt-2", config)
+    assert (opened is not None) == opens
+    assert opened is None or opened.notes == ()

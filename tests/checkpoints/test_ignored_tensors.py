@@ -33,7 +33,7 @@ NAMES = (
     *("mask_predictions.dense.weight", "{base}rotary_emb.inv_freq", "{base}rotary_emb.original_inv_freq"),
     *("{base}layers.0.self_attn.rotary_emb.inv_freq", "{base}layers.1.self_attn.surprise.weight"),
     *(
-        "mtp_dspark.layers.0.norm.weight",
+        "{base}mtp_dspark.layers.0.norm.weight",
         "{base}mtp_layers.0.norm.weight",
         "{base}layers.1.surprise",
         "{base}surprise.weight",

@@ -133,6 +133,7 @@ class TwoFamilies(Family):
         if encoder.d_model != decoder["d_model"]:
             words = f"an encoder {encoder.d_model} wide, projected to the {decoder['d_model']} of its decoder"
             raise fields.fault(f"{words}, is not implemented")
+        fields.parts["decoder"][0].require("cross_attention_hidden_size", (encoder.d_model,))
         return {**decoder, "encoder": encoder, "d_source": encoder.d_model}
 
     def _write(self, config: ModelConfig) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from typing import Any
 from tinytf.checkpoints.huggingface.experts import TRAINING
 from tinytf.checkpoints.huggingface.llama import FIXED, LLAMA
 from tinytf.checkpoints.huggingface.mamba2 import MAMBA2, TRAINING_OF_STEPS
-from tinytf.checkpoints.huggingface.routing import FURTHER_MODULES, SIGMOID, groups_of, written_groups
+from tinytf.checkpoints.huggingface.routing import FURTHER_NAMED, SIGMOID, groups_of, written_groups
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, by_layer, lm_head, merge_fields, mixers
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors
 from tinytf.config import ModelConfig
@@ -147,7 +147,7 @@ NEMOTRON_H = replace(
         "head.decoder": Stored("lm_head"),
     },
     spellings=((r"^model\.", ""),),
-    skipped=(FURTHER_MODULES,),
+    skipped=(FURTHER_NAMED,),
     copies={"lm_head.weight": "embeddings.weight"},
     heads={},
 )  # fmt: skip

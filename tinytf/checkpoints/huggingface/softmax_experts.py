@@ -11,7 +11,7 @@ from tinytf.checkpoints.huggingface.glm import ERNIE4_5
 from tinytf.checkpoints.huggingface.llama import BIASES, HEAD_AND_ACTIVATION, LLAMA, UNTURNED
 from tinytf.checkpoints.huggingface.llama4 import HUNYUAN
 from tinytf.checkpoints.huggingface.rope import ROPE, rope
-from tinytf.checkpoints.huggingface.routing import FURTHER_MODULES, MIXED, routed, shared_expert
+from tinytf.checkpoints.huggingface.routing import FURTHER_MODULES, FURTHER_NAMED, MIXED, routed, shared_expert
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, by_layer, lm_head, merge_fields
 from tinytf.checkpoints.huggingface.windows import layer_kinds, windows
 from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, experts
@@ -80,7 +80,7 @@ ERNIE4_5_MOE = replace(
         ),
     },
     spellings=((r"mlp\.gate\.moe_statics", "mlp.moe_statics"),),
-    skipped=(*LLAMA.skipped, FURTHER_MODULES),
+    skipped=(*LLAMA.skipped, FURTHER_NAMED),
 )
 """ERNIE 4.5 21B and 300B (Baidu 2025): a bias in the choice alone."""
 
