@@ -33,7 +33,8 @@ ALL = (*MODELS, "tiny-translator", *(kind for kind in KINDS if kind not in MODEL
 @pytest.fixture(params=ALL)
 def live(request: pytest.FixtureRequest, opened: Callable[[str], Model]) -> Live:
     model = opened(request.param)
-    if not {"scaling", "positions"} <= {*removable(model.config)}:
+    told = {"scaling", "positions", *(["mask"] if model.config.causal else [])}
+    if not told <= {*removable(model.config)}:
         with pytest.raises(UsageError, match=r"one lesson is about .*, which this model lacks"):
             Live(model, TEXT)
         pytest.skip("it lacks what a lesson is about")
