@@ -53,7 +53,7 @@ StepKey = tuple[str, int | None]
 
 def _row_number(step: Step) -> int:
     """The number in STEPS of the row that a step fills in for a model."""
-    return _ROW_NUMBERS[step.name, step.title, step.mixer]
+    return _ROW_NUMBERS[step.name, step.title, step.mixer, step.when]
 
 
 def _of_row(row_number: int, changes: dict[str, Any]) -> Step:
@@ -79,7 +79,7 @@ STEPS: tuple[Step, ...] = (
     *pooling.ROWS, *head.ROWS,
 )  # fmt: skip
 """Every row that any model can have, in order of computation."""
-_ROW_NUMBERS = {(row.name, row.title, row.mixer): number for number, row in enumerate(STEPS)}
+_ROW_NUMBERS = {(row.name, row.title, row.mixer, row.when): number for number, row in enumerate(STEPS)}
 _FORMULAS = tuple(
     part.formulas
     for part in (
