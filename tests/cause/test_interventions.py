@@ -90,7 +90,7 @@ def without(model: Transformer, name: str) -> Transformer:
         else:
             mixer_of(block).o.weight[:, columns] = 0.0
         return cut
-    rest = {"ffn_conv": "ffn"}.get(rest, rest)
+    rest = {"ffn_conv": "ffn", "ffn_norm": "ffn"}.get(rest, rest)
     ffn, mixer = dict(block.named_children()).get("ffn"), mixer_of(block)
     ends = ("down", "constant")  # of each expert, and the bias of their sum
     out_of_ffn = [module for path, module in ffn.named_modules() if path.endswith(ends)] if ffn else []
@@ -111,6 +111,9 @@ def without(model: Transformer, name: str) -> Transformer:
     for part, linears in (("attn", [mixer.o] if mixer else []), ("ffn", out_of_ffn)):
         for parameter in (one for linear in linears if rest in ("", part) for one in linear.parameters()):
             parameter.zero_()
+        if rest in ("", part) and model.config.norm_order == "output":  # with a bias that would still be added
+            for parameter in getattr(block, f"{part}_norm").parameters():
+                parameter.zero_()
     return cut
 
 
