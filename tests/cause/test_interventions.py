@@ -90,7 +90,7 @@ def without(model: Transformer, name: str) -> Transformer:
         else:
             mixer_of(block).o.weight[:, columns] = 0.0
         return cut
-    rest = {"ffn_conv": "ffn", "ffn_norm": "ffn"}.get(rest, rest)
+    rest = "ffn" if rest.startswith("ffn_") else rest  # convolved, normed or scaled before it is added
     ffn, mixer = dict(block.named_children()).get("ffn"), mixer_of(block)
     ends = ("down", "constant")  # of each expert, and the bias of their sum
     out_of_ffn = [module for path, module in ffn.named_modules() if path.endswith(ends)] if ffn else []

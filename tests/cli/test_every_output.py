@@ -61,6 +61,7 @@ READ = {
     "train",
     "tuned",
     "source",
+    "states",
 }
 """Options and arguments of paths that are read, or that are none of a command's outputs."""
 

@@ -52,7 +52,7 @@ def test_a_resumed_run_keeps_what_it_was_begun_with(tinytf: Tinytf, tmp_path: Pa
     assert tinytf("train", corpus, "--recipe", recipe, "--out", out).status == 0
     ran = tinytf("train", corpus, "--out", out, "--resume", "--lr", "0.5")
     assert is_a_clean_error(ran)
-    assert "was started with lr 0.003, not 0.5" in ran.err
+    assert "was started with lr 0.012, not 0.5" in ran.err
     assert is_a_clean_error(tinytf("train", corpus, "--out", out, "--resume", "--overwrite"))
     assert is_a_clean_error(tinytf("train", corpus, "--out", out, "--resume", "--d-model", "16"))
     assert tinytf("train", corpus, "--out", out, "--resume", "--d-model", "8", "--steps", "2").status == 0

@@ -339,7 +339,8 @@ class Attention(Part):
                 bool(self.attention_cap) and f"softly capped at {self.attention_cap:g}",
                 self.attention_sinks and "a learned sink for each head in every softmax",
                 bool(self.relative_buckets)
-                and f"a bias for each of {self.relative_buckets} buckets of distance up to {self.relative_farthest}",
+                and f"a bias for each of {self.relative_buckets} buckets of distance up to {self.relative_farthest}"
+                + ", of each layer's own" * self.relative_by_layer,
                 self.query_biases and "queries with a bias for each kind of score",
                 self.segments and "a vector for the query's segment and one for others",
                 self.talking_heads and "mixed over heads before and after the softmax",
