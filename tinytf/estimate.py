@@ -12,14 +12,16 @@ from tinytf.report import Data
 _RESAMPLED = 1000
 _AT_ONCE = 1024  # runs that are resampled together: a quantile takes 16 million numbers at most
 LEAST = 6
-"""The fewest texts that an interval is given for. It is within the range of their values, and that of n symmetric
-values misses 0 with a probability of 2^(1 − n), which is below 5 % from 6 on."""
+"""The fewest texts for quantiles of a bootstrap, which are within the range of their values: that of n symmetric values
+misses 0 with a probability of 2^(1 − n), which is below 5 % from 6 on. Of fewer, ends are by Student's t."""
+_STUDENT = (12.706, 4.303, 3.182, 2.776)
+"""97.5 % quantiles of Student's distribution for 2 to 5 texts."""
 _FEWEST = 3  # values that a rank correlation is given for
 
 
 @dataclass(frozen=True)
 class Estimate(Data):
-    """A mean over the texts; ``low`` and ``high`` are its 95 % bootstrap interval, None for fewer than LEAST texts."""
+    """A mean over the texts; ``low`` and ``high`` are its 95 % bootstrap interval, None for one text."""
 
     value: float
     low: float | None = None
@@ -46,20 +48,23 @@ def _ends(count: int) -> Tensor:
 def estimates(sums: Tensor, counts: Tensor, seed: int, *, bootstrap: bool = True) -> list[Estimate]:
     """The mean of each run over the counts of its texts: sums (N, R), counts (N,); without ``bootstrap`` no interval.
 
-    The interval resamples the texts with replacement (the percentile bootstrap, Efron 1979, expanded for few texts).
+    The interval resamples the texts with replacement (the percentile bootstrap, Efron 1979, expanded for few texts). Of
+    fewer than LEAST it is that of Student, with the bootstrap's standard error.
     """
     means = (sums.sum(0) / counts.sum()).tolist()
-    if len(sums) < LEAST or not means or not bootstrap:
+    if len(sums) < 2 or not means or not bootstrap:
         return [Estimate(mean) for mean in means]
-    drawn = torch.randint(len(sums), (_RESAMPLED, len(sums)), generator=torch.Generator().manual_seed(seed))
+    picked = torch.randint(len(sums), (_RESAMPLED, len(sums)), generator=torch.Generator().manual_seed(seed))
     weights = torch.zeros(_RESAMPLED, len(sums), dtype=sums.dtype)
-    weights.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=sums.dtype))
-    ends, drawn_counts = _ends(len(sums)).to(sums.dtype), weights @ counts
-    intervals = [
-        interval
-        for some in sums.split(_AT_ONCE, dim=1)
-        for interval in ((weights @ some) / drawn_counts[:, None]).quantile(ends, dim=0).T.tolist()
-    ]
+    weights.scatter_add_(1, picked, torch.ones_like(picked, dtype=sums.dtype))
+    drawn = [(weights @ some) / (weights @ counts)[:, None] for some in sums.split(_AT_ONCE, dim=1)]
+    if len(sums) < LEAST:
+        reach = _STUDENT[len(sums) - 2] * math.sqrt(len(sums) / (len(sums) - 1))
+        errors = torch.cat([reach * some.std(dim=0, correction=0) for some in drawn]).tolist()
+        intervals = [(mean - error, mean + error) for mean, error in zip(means, errors, strict=True)]
+    else:
+        ends = _ends(len(sums)).to(sums.dtype)
+        intervals = [(low, high) for some in drawn for low, high in some.quantile(ends, dim=0).T.tolist()]
     return [Estimate(mean, low, high) for mean, (low, high) in zip(means, intervals, strict=True)]
 
 

@@ -153,8 +153,8 @@ def test_the_interval_of_a_mean_is_that_of_its_standard_error() -> None:
 
 
 def test_texts_of_many_tokens_count_more() -> None:
-    found = estimates(torch.tensor([[30.0], [1.0]], dtype=torch.float64), torch.tensor([10.0, 1.0]).double(), 0)[0]
-    assert found == Estimate(31 / 11, 1.0, 3.0)
+    sums, counts = torch.tensor([30.0, 1.0] * 3, dtype=torch.float64)[:, None], torch.tensor([10.0, 1.0] * 3).double()
+    assert estimates(sums, counts, 0)[0] == Estimate(31 / 11, 1.0, 3.0)
 
 
 def test_an_interrupt_keeps_the_texts_that_are_done() -> None:

@@ -13,13 +13,16 @@ from tinytf.steps.table import STEPS, StepTable, table_of
 
 pytestmark = pytest.mark.every
 
-FUNCTIONS = "softmax softplus σ tanh SiLU GELU ReLU ReLU² xIELU LayerNorm RMSNorm Σ max mean e ln sin cos bucket"
+FUNCTIONS = (
+    "softmax softplus σ tanh SiLU GELU ReLU ReLU² xIELU LayerNorm RMSNorm Σ max mean e ln sin cos bucket Sinkhorn sign"
+)
 LETTERS = "T S i h t pos λ Λ slope"
 WORDS = """
     head heads query key in each all over at once by its own row sums to of the last largest best groups for where else
     within turned position since tokens token earlier written first and up both or another segment chunk those most
     below two layers layer as with dimension masks learned text pieces id ids type but least equal decays probable next
-    fill mask visible is an indexer
+    fill mask visible is an indexer hashes stream apart blocks block keys later whole among them nearest back group a
+    table many before multiple no min
 """
 KNOWN = {*FUNCTIONS.split(), *LETTERS.split(), *WORDS.split()}
 
@@ -32,7 +35,7 @@ def _rows() -> Iterator[tuple[str, StepTable, Step, int | None]]:
 
 
 def _names(formula: str) -> set[str]:
-    return {name.rstrip("ᵀ.") for name in re.findall(r"[^\W\d][\w.]*", formula)}
+    return {name.rstrip("ᵀ.") for name in re.findall(r"[^\W\d][\w.]*", formula)} - {""}
 
 
 def _forms(name: str, step: Step, table: StepTable) -> set[str]:

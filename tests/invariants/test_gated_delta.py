@@ -126,7 +126,6 @@ def test_what_such_layers_do_not_have_is_said() -> None:
     ("changes", "said"),
     [
         ({"causal": False}, "reads from left to right, but causal is false"),
-        ({"by_layer": (("n_heads", (4, 2)),)}, "n_heads differs between layers with the same mixer"),
         ({**ALONE, "n_kv_heads": 4}, "n_heads 6 is not divisible by n_kv_heads 4"),
         ({"mixer": "recurrent"}, "mixer 'recurrent' is not one of attention, gated_delta"),
     ],

@@ -55,7 +55,7 @@ def _read(name: str, out: str, reader: str, source: str) -> tuple[Step, ...]:
         Step(f"{name}.gated", f"streams, gated for {reader}", "{0} ⊙ σ({1})", STREAMS,
              (f"{name}.streams", f"{name}.gate"), make=lambda o, _: o.Switch(), at=f"{base}.gated", **of),
         Step(out, f"mean of the streams, gated for {reader}", "Σ {0} / {streams}", WIDE, (f"{name}.gated",), make=_mean,
-             at=f"{base}.mean", **of),
+             at=f"{base}.mean", **of | ({"absent": ""} if out == "final.norm" else {})),
     )  # fmt: skip
 
 

@@ -95,7 +95,7 @@ def _half(at: str, source: str, reader: str) -> tuple[Step, ...]:
              late=True),
         *_scores(at, "read", "stream", has_hyper),
         _shares(at, "read", has_hyper),
-        Step(f"{at}.in", f"what {reader} reads of the streams", "Σ ({1} + {hyper_eps})·{0} over streams", WIDE,
+        Step(f"{at}.in", f"what {reader} reads of the streams", "Σ ({1} + {hyper_eps})·{0}", WIDE,
              (source, f"{at}.read"), when=has_hyper, absent=_ONE, make=lambda o, c: _all(o, c, c.hyper_eps)),
         *_scores(at, "written", "stream", has_hyper),
         _shares(at, "written", has_hyper),
@@ -114,7 +114,7 @@ def _half(at: str, source: str, reader: str) -> tuple[Step, ...]:
 def written(name: str, after: str, added: Any, **settings: Any) -> Step:
     """The streams after a part of the layer, to which its output is ``added``."""
     half = "hyper1" if name == "mid" else "hyper2"
-    return Step(name, f"streams after {after}", "{1} + ({2} + {written_eps})·{0} for each stream", STREAMS,
+    return Step(name, f"streams after {after}", "{1} + ({2} + {written_eps})·{0}", STREAMS,
                 (added, f"<kept {half}>", f"{half}.write"), when=has_hyper, make=_written, **settings)  # fmt: skip
 
 
@@ -134,7 +134,7 @@ MERGED: tuple[Step, ...] = (
          module="final_norm.norm_all", matrix="gain", late=True),
     *_scores("final", "read", "stream", _weighed, **_LAST),
     _shares("final", "read", _weighed, **_LAST),
-    Step("final.sum", "what is unembedded of the streams", "Σ ({1} + {hyper_eps})·{0} over streams", WIDE,
+    Step("final.sum", "what is unembedded of the streams", "Σ ({1} + {hyper_eps})·{0}", WIDE,
          ("final.streams", "final.read"), "residual", False, when=_weighed, absent=_ONE,
          make=lambda o, c: _all(o, c, c.hyper_eps), at="final_norm.sum"),
     Step("final.sum", "the mean of the streams, as they are", "Σ {0} / {streams}", WIDE, ("final.streams",),

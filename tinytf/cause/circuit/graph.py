@@ -142,6 +142,8 @@ def graph_of(model: Transformer) -> Graph:
         raise _refusal(f"layers of this model take {next(iter(table.carried), 'the ids')} beside the residual stream")
     if table.final == table.output:
         raise _refusal("this model norms the residual stream itself, so it is not a sum of what its parts add")
+    if any(config.at(layer).index_keys for layer in range(config.n_layers)):
+        raise _refusal("an indexer reads the residual stream too, to choose the keys that heads see")
     nodes, places = [EMBEDDINGS], [(-1, 0)]
     readings, addings, coupled = list[Reading](), list[Adding](), list[tuple[int, ...]]()
     for layer in range(config.n_layers):

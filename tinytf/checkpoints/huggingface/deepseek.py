@@ -262,11 +262,19 @@ def indexer(paired: str = "") -> dict[str, Stored]:
     }
 
 
-def indexed(heads: int) -> tuple[Key, ...]:
+def _require_choice(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    if not draft["index_keys"]:
+        raise fields.fault("index_topk 0 chooses no key")
+    return {}
+
+
+def indexed(heads: int) -> tuple[Key | Group, ...]:
+    """The keys of an indexer, which has so many ``heads`` by default."""
     return (
         Key("index_topk", "index_keys", 2048),
         Key("index_n_heads", "index_heads", heads),
         Key("index_head_dim", "index_width", 128),
+        Group(_require_choice),
     )
 
 
