@@ -87,7 +87,8 @@ def test_a_terminal_that_says_nothing_is_not_waited_for() -> None:
     child.expect_exact(_ASKS)
     child.expect_exact(b"theme light again light")
     child.expect_exact(b"modes True")
-    child.close(force=True)
+    child.send(b"\n")
+    child.expect(pexpect.EOF)
 
 
 def test_keys_that_were_typed_ahead_stay_and_the_terminal_is_not_asked() -> None:

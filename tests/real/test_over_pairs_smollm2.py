@@ -26,4 +26,4 @@ def test_the_head_that_names_the_other_person_is_found_by_attribution_and_by_pat
     assert added.rows[added.by].name == "L23H3"
     low = patched.quantities[0].means[0].low
     assert low is not None
-    assert low > 0.3
+    assert low > 0.2  # of five pairs or fewer by Student's t
