@@ -82,6 +82,7 @@ def _begin(columns: int, rows: int, folder: Path, before: str = "", *, newcomer:
 @pytest.mark.share(2)
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 50)])
 @pytest.mark.slow
+@pytest.mark.exhaustive  # a busy machine answers a key later than it waits
 def test_a_session_at_a_terminal(columns: int, rows: int, tmp_path: Path) -> None:
     seen = _begin(columns, rows, tmp_path)
     try:
