@@ -20,6 +20,7 @@ import pytest
 import safetensors.torch
 import torch
 from generated import make_again, sample_script
+from insides import INSIDES
 from safetensors.torch import load_file, save_file
 from schemas import FOLDER, hold
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
@@ -74,6 +75,10 @@ TOUR = [
     if line.startswith("tinytf ") and is_at_hand(line)
 ]
 EXAMPLES = [found for page in PAGES for found in sample_script("make_readme").EXAMPLE.findall(PAGES[page])]
+
+
+def test_no_page_shows_the_insides_of_the_program() -> None:
+    assert [page for page in PAGES for block in code_blocks("console", page) if INSIDES.search(block)] == []
 
 
 def test_every_command_has_an_example() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from insides import INSIDES
 
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
@@ -46,6 +47,10 @@ class Ran:
     status: int
     data: bytes
     err: str
+
+    def __post_init__(self) -> None:
+        found = INSIDES.search(self.data.decode("utf-8", "replace"))
+        assert found is None, f"the insides of the program are in what it wrote: {found[0]}"
 
     @property
     def out(self) -> str:

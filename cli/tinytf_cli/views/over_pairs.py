@@ -60,7 +60,11 @@ def over_pairs(report: OverPairs, terminal: Terminal, display: OverPairsDisplay)
     clean, corrupt = report.leads
     words: list[Piece] = [f"answered right: {percent(report.right)}; the answer leads on average by "]
     words += [Figure(clean.value, "%+.3f"), " after the clean texts, ", Figure(corrupt.value, "%+.3f")]
-    yield Line([*words, " after the corrupt ones: ", f"{interval(report.effect, '+.3f')} more"], indent=2)
+    yield Line([*words, " after the corrupt ones"], indent=2)
+    differs: list[Piece] = ["clean − corrupt: ", Figure(report.effect.value, "%+.3f", "strong")]
+    if report.effect.low is not None and report.effect.high is not None:
+        differs += [" (", Figure(report.effect.low, "%+.3f"), " … ", Figure(report.effect.high, "%+.3f"), ")"]
+    yield Line(differs, indent=2)
     names, ranked = [row.name for row in report.rows], report.quantities[0].ranked
     in_order = report.in_order or len(names) == 1
     rows = list(range(len(names))) if in_order else ranked if display.all else ranked[: display.top]
