@@ -1,5 +1,6 @@
 """Scores of cross-attention: maps whose answers are known, and the translator's own."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,3 +66,13 @@ def test_the_decoders_own_heads_are_measured_on_targets_that_repeat_their_source
     assert found.text is None
     assert found.across is not None
     assert {head["layer"] for head in found.to_dict()["across"]["heads"]} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("along", "said"), [(0.7, "in order"), (-0.7, "backwards"), (0.3, "none moves along the source")]
+)
+def test_a_head_is_said_to_move_along_the_source_from_a_correlation_on(along: float, said: str) -> None:
+    found = heads(tinytf.load("tiny-translator"), random_only=True, length=5, count=2)
+    assert found.across is not None
+    values = {**found.across.values, "monotone": torch.tensor([[0.0, along], [0.1, -0.1]])}
+    assert said in replace(found, across=replace(found.across, values=values)).sentence

@@ -53,7 +53,8 @@ def runs(report: RunsReport, terminal: Terminal, display: RunsDisplay) -> Iterat
     for (run, _), role in zip(drawn, ROLES, strict=False):
         names[run.path] = Span(names[run.path].text, role)
     rows = report.runs[: row_limit(terminal, None, _RUNS)]
-    numbers = zip(_NUMBERS.items(), zip(*map(_numbers, rows), strict=True), strict=True)
+    columns = zip(_NUMBERS.items(), zip(*map(_numbers, rows), strict=True), strict=True)
+    numbers = [(heading, cells) for heading, cells in columns if any(cells)]
     yield Table(
         [
             Column("run", [names[run.path] for run in rows], shrink=8),

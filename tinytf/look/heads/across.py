@@ -17,8 +17,10 @@ from tinytf.text_model import TextModel
 from tinytf.trace.faults import require_finite
 from tinytf.trace.trace import Trace
 
-_STILL = 1e-4
-"""A head that moves by less than this share of a token, as a standard deviation, does not move."""
+_STILL = 0.5
+"""A head that moves by fewer tokens than this, as a standard deviation, does not move."""
+ALONG = 0.5
+"""The correlation from which on, by its size, a head is said to move along the source."""
 
 
 def monotone(weights: Tensor) -> Tensor:

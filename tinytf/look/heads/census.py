@@ -18,7 +18,7 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.files import parse_json
-from tinytf.look.heads.across import CrossScores, scores_across
+from tinytf.look.heads.across import ALONG, CrossScores, scores_across
 from tinytf.look.heads.kinds import LABELS
 from tinytf.look.heads.measures import (
     Named,
@@ -140,9 +140,11 @@ class Census(Report):
         if self.across is None:
             return f"{words}."
         layer, head = self.across.ranked[0]
-        steady = float(self.across.values["monotone"][layer, head])
-        way = "in order" if steady > 0 else "backwards"
-        return f"{words}; across, L{layer}H{head} moves along the source most steadily, {way} ({steady:+.2f} of ±1)."
+        along = float(self.across.values["monotone"][layer, head])
+        if abs(along) < ALONG:
+            return f"{words}; across, none moves along the source (L{layer}H{head} most, {along:+.2f} of ±1)."
+        way = "in order" if along > 0 else "backwards"
+        return f"{words}; across, L{layer}H{head} moves along the source most, {way} ({along:+.2f} of ±1)."
 
     def fields(self) -> dict[str, Any]:
         """The JSON data; heads are sorted by score, highest first, all or only the ``top`` ones."""
