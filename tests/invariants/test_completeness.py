@@ -127,7 +127,7 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 def cell_of(step: Step, layer: int | None, words: int) -> Address:
     """An address of a cell (or of a row, with one word) that is not masked."""
     heads = (1,) if step.is_split else None
-    last = {"label": "1", "sink": "0", "switch": "0"}.get(step.axes[-1], "2")
+    last = {"label": "1", "sink": "0", "switch": "0", "stream": "1", "d_shared_key": "1"}.get(step.axes[-1], "2")
     cell = ("0",) if len(step.axes[-2:]) == 1 else ("4", last)[:words]
     return Address(step, None if layer is None else (layer,), heads, cell)
 

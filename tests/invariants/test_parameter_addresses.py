@@ -101,6 +101,7 @@ def test_a_parameter_is_that_of_the_model_and_a_matrix_is_read_from_in_to_out(ki
                 name in path
                 for name in (
                     "ple.tokens",
+                    "relative",
                     "ngram.tokens",
                     "ngram.conv",
                     "profile",

@@ -15,6 +15,7 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_p
 from tinytf.errors import AddressError, MemoryShortage, UsageError
 from tinytf.look.heads.census import census
 from tinytf.look.heads.measures import measure_heads, repeated_tokens
+from tinytf.model.transformer import Transformer
 from tinytf.steps.operations.disentangled import distances_in_words, rows_of
 from tinytf.steps.operations.relative import distance_buckets
 from tinytf.tolerance import Comparison
@@ -157,9 +158,11 @@ def test_recording_changes_no_number(kind):
 def test_every_step_of_the_table_has_the_shape_that_its_axes_say(kind):
     trace = traced(kind)
     of_layers = [trace.config.at(layer) for layer in range(trace.config.n_layers)]
+    source = read_by(trace.model)
     sizes = [{
         "expert": c.experts, "d_expert": c.d_expert, "d_shared": c.d_shared, "switch": 1,
         "token": len(IDS), "query": len(IDS), "key": len(IDS), "head": c.n_heads, "kv head": c.n_kv_heads,
+        "source": source, "d_source": c.d_source,
         "d_head": c.d_head, "d_model": c.d_model, "d_embed": c.d_embed, "d_ff": c.d_ff, "vocab": c.vocab_size,
         "n_heads·d_head": c.n_heads * c.d_head, "sink": 1, "d_unembed": c.d_unembed,
         "q_rank": c.q_rank, "kv_rank": c.kv_rank, "d_shared_key": c.rope_width, "d_own": c.d_head - c.rope_width,
@@ -479,7 +482,13 @@ def test_what_a_recording_holds_is_known_before(kind):
     for layers in [(0,), (1,), (0, 1), ()]:
         trace = record(model, encoding_of(range(3, 12)), layers=layers)
         rows = len(trace.recording.logit_rows)
-        assert recording_bytes(model.config, 9, rows, 4, trace.recording.layers) == trace.recorded_bytes
+        needed = recording_bytes(model.config, 9, rows, 4, trace.recording.layers, read_by(model))
+        assert needed == trace.recorded_bytes
+
+
+def read_by(model: Transformer) -> int:
+    """The tokens of the text that a model reads; 0 for a model of one stack."""
+    return 0 if model.reads is None else model.reads.states.shape[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -105,6 +105,8 @@ class Draw:
         return [query for query in self._rows(step, layer) if int(self._allowed(step, layer)[query].sum()) > 1]
 
     def _allowed(self, step: Step, layer: int | None) -> Tensor:
+        if step.axes[-1] == "source":  # which a target sees whole
+            return torch.ones_like(self._trace.step(step.name, layer)[0], dtype=torch.bool)
         mask = self._trace.allowed(layer, blocks=self._trace.steps.of_blocks(step, layer))
         return self._visible if mask is None else mask.cpu()
 

@@ -159,7 +159,8 @@ def recording_bytes(
         if step.from_stream and layer is not None and layer - 1 in layers:
             continue  # the input of a later block is the output of the one before
         whole = layer is None or layer in layers
-        repeats = isinstance(step.operation, Same) and all(table.at(*at).recorded for at in table.sources(step, layer))
+        sources = table.sources(step, layer)  # none where another stack gives them
+        repeats = isinstance(step.operation, Same) and sources and all(table.at(*at).recorded for at in sources)
         if repeats and whole and not (step.from_stream or step.below):
             continue  # the numbers of another step, which is recorded
         if layer is None and step.axes and len(table.sources(step, None)) == 1 and isinstance(step.operation, Add):
