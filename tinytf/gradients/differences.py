@@ -38,7 +38,8 @@ class MeasuredEntry(Data):
     """The derivative of the loss by one entry of a parameter or step: by autograd (``analytic``), and measured.
 
     ``largest`` is the largest entry of the tensor's gradient. The error is relative to ``floor`` if both values are
-    smaller. ``shortened`` counts how often the step was shortened because it crossed a kink of ReLU.
+    smaller. ``shortened`` counts how often the step was shortened: it crossed a kink of ReLU, or was too long for what was
+    asked.
     """
 
     LESS: ClassVar = ("largest", "shortened")
@@ -141,21 +142,29 @@ def check(
 
 
 def _measured(probe: LossProbe, loss: float, entry: ProbedEntry) -> MeasuredEntry | None:
-    """The derivative by one entry, with steps short enough to cross no kink; None if even the shortest cross one."""
-    step = START * entry.size
+    """The derivative by one entry, with steps short enough to cross no kink; None if even the shortest cross one.
+
+    They are shortened, too, where extrapolations differ by more than is allowed; the last of these is taken.
+    """
+    step, found = START * entry.size, None
     for shortened in range(_TRIES):
         steps = [step / 2**row for row in range(_STEP_SIZES)]
         losses = probe.losses(entry, [*steps, *(-delta for delta in steps)])
         if losses is not None:
             floor = max(SHARE * entry.largest, ROUNDING * max(1.0, loss) / step / TOLERANCE)
-            numeric = ridders(steps, losses[:_STEP_SIZES], losses[_STEP_SIZES:])
-            return MeasuredEntry(entry.name, entry.index, entry.analytic, numeric, entry.largest, floor, shortened)
+            numeric, unsure = ridders(steps, losses[:_STEP_SIZES], losses[_STEP_SIZES:])
+            measured = MeasuredEntry(entry.name, entry.index, entry.analytic, numeric, entry.largest, floor, shortened)
+            if found is None or unsure < found[1]:
+                found = measured, unsure
+            if unsure <= TOLERANCE * max(abs(numeric), floor):
+                break
         step *= _SHORTER
-    return None
+    return None if found is None else found[0]
 
 
-def ridders(steps: Sequence[float], above: Sequence[float], below: Sequence[float]) -> float:
-    """The derivative at x of a function that is ``above`` at x + each of ``steps`` and ``below`` at x − each.
+def ridders(steps: Sequence[float], above: Sequence[float], below: Sequence[float]) -> tuple[float, float]:
+    """The derivative at x of a function that is ``above`` at x + each of ``steps`` and ``below`` at x − each, and how
+    far it may be off.
 
     Each step is half of the one before. Central differences are extrapolated to a step of 0; the result is the entry of
     that table that differs least from the two it was computed from (Ridders 1982, "Accurate computation of F′(x) and
@@ -170,4 +179,4 @@ def ridders(steps: Sequence[float], above: Sequence[float], below: Sequence[floa
             error = max(abs(extrapolated - fine), abs(extrapolated - coarse))
             if error < least:
                 best, least = extrapolated, error
-    return best
+    return best, least
