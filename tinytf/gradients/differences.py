@@ -38,8 +38,8 @@ class MeasuredEntry(Data):
     """The derivative of the loss by one entry of a parameter or step: by autograd (``analytic``), and measured.
 
     ``largest`` is the largest entry of the tensor's gradient. The error is relative to ``floor`` if both values are
-    smaller. ``shortened`` counts how often the step was shortened: it crossed a kink of ReLU, or was too long for what was
-    asked.
+    smaller. ``shortened`` counts how often the step was shortened: it crossed a kink of ReLU, or was too long for what
+    was asked.
     """
 
     LESS: ClassVar = ("largest", "shortened")
