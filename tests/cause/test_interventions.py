@@ -90,6 +90,7 @@ def without(model: Transformer, name: str) -> Transformer:
         else:
             mixer_of(block).o.weight[:, columns] = 0.0
         return cut
+    as_added = rest == "" or "_" in rest  # with the norm between, whose bias would still be added
     rest = "ffn" if rest.startswith("ffn_") else rest  # convolved, normed or scaled before it is added
     ffn, mixer = dict(block.named_children()).get("ffn"), mixer_of(block)
     ends = ("down", "constant")  # of each expert, and the bias of their sum
@@ -111,7 +112,7 @@ def without(model: Transformer, name: str) -> Transformer:
     for part, linears in (("attn", [mixer.o] if mixer else []), ("ffn", out_of_ffn)):
         for parameter in (one for linear in linears if rest in ("", part) for one in linear.parameters()):
             parameter.zero_()
-        if rest in ("", part) and model.config.norm_order == "output":  # with a bias that would still be added
+        if as_added and rest in ("", part) and model.config.norm_order == "output":
             for parameter in getattr(block, f"{part}_norm").parameters():
                 parameter.zero_()
     return cut

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from architectures import KINDS, config_of, encoding_of, lively
+from architectures import KINDS, config_of, encoding_of, facing, lively
 from torch import Tensor, nn
 
 from tinytf.gradients.by_hand import gradient_to_inputs, has_earlier_user, step_gradients
@@ -44,7 +44,7 @@ MODELS = [*KINDS, *MORE]
 
 def model_of(name: str, dtype: torch.dtype = torch.float64) -> Transformer:
     kind = next(kind for kind in sorted(KINDS, key=len, reverse=True) if name.startswith(kind))
-    return lively(config_of(kind, **HEADS.get(name, {}), **MORE.get(name, {}))).to(dtype)
+    return facing(lively(config_of(kind, **HEADS.get(name, {}), **MORE.get(name, {}))).to(dtype))
 
 
 def traced(name: str, dtype: torch.dtype = torch.float64) -> tuple[Trace, Targets]:

@@ -153,6 +153,8 @@ def _why_not(table: StepTable, layer: int) -> str:
         return f"the matrices of layer {layer} map parts of the stream each, so a head is no circuit of it"
     if config.kv_rank:
         return f"the keys and values of layer {layer} are compressed first, so W_V·W_O is not what a head moves"
+    if config.added_conv:
+        return f"the keys and values of layer {layer} are convolved over tokens first, so a head is no two products"
     taken = [table.at(*place) for place in table.taken(layer).values()]  # cross-attention is apart from these heads
     if config.extra_streams or not all(step.of_source for step in taken) or config.memory != "none":
         return f"layer {layer} takes more than the residual stream, so its heads are no circuits of it alone"
