@@ -319,18 +319,20 @@ class TextModel(ShortRepr):
         truncate: bool = False,
         layers: Collection[int] | None = None,
         force: bool = False,
+        grad: bool = False,
     ) -> Trace:
         """Record every step, or only those of ``layers``, of ``text`` or token ``ids``. A trace is returned as it is.
 
+        With ``grad`` the steps carry gradients, also to a vector that ``edited`` puts in; without it, none.
         Raises like ``record``, and UsageError for both a text and ids, or neither.
         """
         if (text is None) == (ids is None):
             raise UsageError("a trace takes either a text or ids", 'model.trace("The cat sat")')
         if isinstance(text, Trace):
             text.about = text.about or About(self, text.encoding)
-            return text
+            return text if grad else text.detached()
         encoding = self.encode_ids(ids, truncate=truncate) if text is None else self.encode(text, truncate=truncate)
-        return self.trace_of(encoding, layers=layers, force=force)
+        return self.trace_of(encoding, layers=layers, force=force, grad=grad)
 
     def traces(
         self,
@@ -347,9 +349,11 @@ class TextModel(ShortRepr):
             trace.about = About(self, trace.encoding)
         return traces
 
-    def trace_of(self, encoding: Encoding, *, layers: Collection[int] | None = None, force: bool = False) -> Trace:
+    def trace_of(
+        self, encoding: Encoding, *, layers: Collection[int] | None = None, force: bool = False, grad: bool = False
+    ) -> Trace:
         """The trace of a text's tokens; see ``trace``."""
-        trace = record(self.transformer, encoding, self.tokenizer.mask_id, layers=layers, force=force)
+        trace = record(self.transformer, encoding, self.tokenizer.mask_id, layers=layers, force=force, grad=grad)
         trace.about = About(self, encoding)
         return trace
 

@@ -1,5 +1,6 @@
 """Steps made by functions: against numpy by hand, and against the model that computes the rest of it."""
 
+import json
 import math
 from collections.abc import Callable
 
@@ -119,6 +120,42 @@ def test_gradients_go_through_an_edit(model: tinytf.Model) -> None:
     assert by_strength == pytest.approx((loss(0.5 + 1e-5) - loss(0.5 - 1e-5)) / 2e-5, rel=1e-5)
     with pytest.raises(UsageError, match=r"L1\.head_out is edited"):
         model.backward(found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_trace_with_gradients_differentiates_what_follows_an_edit(kind: str) -> None:
+    """In every kind of model, steps that are derived too: against differences along a vector of the user's."""
+    model = asked(lively(config_of(kind)).double())
+    text = " ".join(map(str, some_ids(model.config, 1, 7, 3)[0].tolist()))
+    plain = model.trace(text)
+    assert not plain["embed.out"].requires_grad
+    assert not plain.last_hidden.requires_grad
+    vector = torch.zeros_like(plain["embed.out"], requires_grad=True)
+    along = torch.arange(vector.numel()).cos().view(vector.shape).double()
+
+    def number(added: Tensor, grad: bool = False) -> Tensor:
+        with model.edited({"embed.out": lambda x: x + added.view(x.shape)}):
+            trace = model.trace(text, grad=grad)
+        derived = [step for step, layer in trace.steps.rows if layer == 0 and step.name in ("mid", "norm1", "weights")]
+        assert derived
+        parts = [trace.last_hidden, *(trace[step.full_name(0)] for step in derived)]
+        return torch.stack([(part * torch.arange(part.numel()).sin().view(part.shape)).sum() for part in parts]).sum()
+
+    number(vector, grad=True).backward()
+    assert vector.grad is not None
+    measured = (number(1e-6 * along) - number(-1e-6 * along)) / 2e-6
+    assert float((vector.grad * along).sum()) == pytest.approx(float(measured), rel=1e-4, abs=1e-5)
+
+
+def test_a_question_about_a_trace_with_gradients_has_none(model: tinytf.Model) -> None:
+    with model.edited({"L1.out": torch.zeros_like(model.trace(SENTENCE)["L1.out"]).requires_grad_()}):
+        trace = model.trace(SENTENCE, grad=True)
+    assert trace["logits"].requires_grad
+    assert trace["L2H1.weights"].requires_grad
+    answer, without = model.lens(trace), model.trace(trace)
+    assert not without["logits"].requires_grad
+    assert torch.equal(without["L2H1.weights"], trace["L2H1.weights"])
+    assert json.loads(json.dumps(answer.to_dict())) == json.loads(json.dumps(model.lens(without).to_dict()))
 
 
 def test_edits_are_nested_and_the_inner_one_takes_what_the_outer_one_made(model: tinytf.Model) -> None:

@@ -5,7 +5,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
@@ -22,14 +21,14 @@ Tap = Callable[[str, Tensor], Tensor]
 def recording_hooks(
     model: Transformer, keep: dict[str, Tensor], layers: Collection[int], others: Sequence[dict[str, Tensor]] = ()
 ) -> Iterator[None]:
-    """Put every recorded step of ``layers`` into ``keep``, with ``model`` in evaluation mode and without gradients.
+    """Put every recorded step of ``layers`` into ``keep``, with ``model`` in evaluation mode.
 
     ``keep`` is for the first text of a batch, ``others`` for the rest; their tensors include the padding. Edited steps
     and exchanged experts are recorded too, since they do not follow from the steps before them. The last block's output
     is always recorded. Logits are not: the caller decides for which positions to compute them.
     """
     table, last = table_of(model.config), model.config.n_layers - 1
-    with using(model), ExitStack() as stack, torch.no_grad():
+    with using(model), ExitStack() as stack:
         for module in model.modules():
             if module.training:  # tested first: setting it on every module takes a twentieth of a short recording
                 stack.callback(setattr, module, "training", True)
@@ -96,7 +95,7 @@ def as_step(step: Step, tensor: Tensor, config: ModelConfig) -> Tensor:
     is a view of the model's own table, and is copied.
     """
     if tensor.dim() == 2:
-        return tensor.detach().clone()
+        return tensor.clone()
     if step.has_heads and tensor.dim() == 3:
         heads = config.n_kv_heads if "kv head" in step.axes else config.n_heads
         return tensor[0].unflatten(-1, (heads, -1)).transpose(0, 1)

@@ -27,6 +27,7 @@ def record(
     *,
     layers: Collection[int] | None = None,
     force: bool = False,
+    grad: bool = False,
 ) -> Trace:
     """Run ``encoding`` through ``model`` once, with fused attention, and record ``layers`` (None: all of them).
 
@@ -35,14 +36,13 @@ def record(
     hooks are removed again.
 
     Raises UsageError for an empty or too long sequence, and MemoryShortage if the recording would not fit into the free
-    memory, unless ``force`` is true.
+    memory, unless ``force`` is true. With ``grad`` every step carries gradients, to weights and edits that need them.
     """
-    (trace,) = record_all(model, [encoding], mask_id, layers=layers, force=force)
+    (trace,) = record_all(model, [encoding], mask_id, layers=layers, force=force, grad=grad)
     return trace
 
 
 @in_turn
-@torch.no_grad()
 def record_all(
     model: Transformer,
     encodings: Sequence[Encoding],
@@ -50,6 +50,7 @@ def record_all(
     *,
     layers: Collection[int] | None = None,
     force: bool = False,
+    grad: bool = False,
 ) -> list[Trace]:
     """Record each of ``encodings``, in batches; shorter texts are padded on the right, and the padding is masked."""
     texts = [_require_tokens(model, encoding) for encoding in encodings]
@@ -64,7 +65,7 @@ def record_all(
     for batch in batches(lengths, model):
         first, *others = (recorded[n] for n in batch)
         ids, padding_mask = padded([texts[n] for n in batch], model.config, device)
-        with recording_hooks(model, first, chosen, others):
+        with recording_hooks(model, first, chosen, others), torch.set_grad_enabled(grad):
             types = typed([encodings[n].types for n in batch], device)
             hidden = model.hidden(ids, padding_mask=padding_mask, token_types=types)  # (B, T, C)
             for row, n in enumerate(batch):
@@ -77,7 +78,7 @@ def record_all(
             if lengths[n] < ids.shape[1]:
                 _drop_padding(recorded[n], model.config, lengths[n])
     return [
-        Trace(model, encoding, Recording(tensors, rows, chosen, model.exchanged, model.edited))
+        Trace(model, encoding, Recording(tensors, rows, chosen, model.exchanged, model.edited, grad))
         for encoding, tensors, rows in zip(encodings, recorded, read_positions, strict=True)
     ]
 
@@ -91,6 +92,7 @@ def _drop_padding(keep: dict[str, Tensor], config: ModelConfig, length: int) -> 
                 keep[name] = keep[name].narrow(number, 0, length)
 
 
+@torch.no_grad()
 def walk(model: Transformer, encoding: Encoding, *, force: bool = False) -> Iterator[Trace]:
     """Record a text in parts, one layer at a time: the embeddings, each layer, then the final norm.
 

@@ -43,7 +43,7 @@ class Recording:
 
     ``logit_rows`` are the positions that ``logits`` were computed for, ``layers`` the recorded layers. ``exchanged``
     are the steps that an intervention replaced, such as ``L2.ffn`` or ``L3H5.head_out``; ``edited`` those that the
-    user's functions computed.
+    user's functions computed. With ``grad`` the steps carry gradients, derived ones too.
     """
 
     tensors: dict[str, Tensor]
@@ -51,6 +51,7 @@ class Recording:
     layers: tuple[int, ...]
     exchanged: tuple[str, ...] = ()
     edited: tuple[str, ...] = ()
+    grad: bool = False
 
 
 class Trace:
@@ -164,7 +165,7 @@ class Trace:
             if key in self._derived:
                 self._derived.move_to_end(key)
                 return self._derived[key]
-            with torch.no_grad():
+            with torch.set_grad_enabled(self.recording.grad):
                 tensor = self._derived_step(step, layer, heads)
             self._keep(key, tensor)
         return tensor
@@ -173,6 +174,15 @@ class Trace:
         """A copy of the trace without the steps derived so far."""
         trace = copy.copy(self)
         trace._derived, trace._derived_bytes = OrderedDict(), 0
+        return trace
+
+    def detached(self) -> "Trace":
+        """The trace without gradients, in the same memory."""
+        if not self.recording.grad:
+            return self
+        trace = self.underived()
+        tensors = {name: tensor.detach() for name, tensor in self.recording.tensors.items()}
+        trace.recording = replace(self.recording, tensors=tensors, grad=False)
         return trace
 
     def shown_part(self, step: Step, layer: int | None, head: int) -> int | None:
@@ -203,7 +213,7 @@ class Trace:
             return self.recorded_logits[[rows.index(position) for position in positions]]
         site = Site(self, step, None)
         (source,) = site.source_steps
-        with using(self.model), torch.no_grad():
+        with using(self.model), torch.set_grad_enabled(self.recording.grad):
             if site.operation.over_tokens:
                 return site.operation.forward(self.step(source.name))[list(positions)]
             if source.is_vocabulary:

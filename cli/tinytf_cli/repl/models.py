@@ -45,14 +45,15 @@ class SessionModel(Model):
         truncate: bool = False,
         layers: Collection[int] | None = None,
         force: bool = False,
+        grad: bool = False,
     ) -> Trace:
-        """The cached trace of a text; with ``layers`` it is recorded anew. Raises what ``Model.trace`` does."""
+        """The cached trace of a text; with ``layers`` or ``grad``, a new one. Raises what ``Model.trace`` does."""
         cached = None
-        if not (text is None or isinstance(text, Trace) or layers is not None or self.session_trace is None):
+        if not (text is None or isinstance(text, Trace) or layers is not None or grad or self.session_trace is None):
             cached = self.session_trace(self.transformer, text, truncate, force)
         if cached is not None:
             return cached
-        return super().trace(text, ids=ids, truncate=truncate, layers=layers, force=force)
+        return super().trace(text, ids=ids, truncate=truncate, layers=layers, force=force, grad=grad)
 
 
 class Models:
