@@ -24,7 +24,7 @@ def test_the_data_are_those_of_the_library(tinytf: Tinytf, decoder: Path, corpus
     assert data["kind"] == "heads"
     assert (data["repeats"]["length"], data["repeats"]["seed"]) == (6, 4)
     assert data["repeats"]["first_loss"] == digits(found.first_loss)
-    assert data["text"] == {"corpus": str(corpus), "sequences": 3, "tokens": found.text.tokens}
+    assert data["text"] == {"corpus": str(corpus), "sequences": 3, "tokens": found.text.tokens, "unread": True}
     assert len(data["heads"]) == 4
     for head in data["heads"]:
         layer, number = head["layer"], head["head"]
@@ -79,7 +79,7 @@ def test_without_a_text_it_says_that_there_was_none(tinytf: Tinytf, decoder: Pat
 
 def test_a_model_with_a_text_of_its_own_is_read_on_it_unless_told_otherwise(tinytf: Tinytf) -> None:
     own = json.loads(tinytf(*QUICK, "--json").out)
-    assert own["text"] == {"corpus": "tiny's held_out.txt", "sequences": 3, "tokens": 12}
+    assert own["text"] == {"corpus": "tiny's held_out.txt", "sequences": 3, "tokens": 12, "unread": True}
     assert json.loads(tinytf(*QUICK, "--random", "--json").out)["text"] is None
 
 

@@ -36,7 +36,8 @@ def test_scores_of_a_batch_are_those_of_each_text(kind: str) -> None:
     model = asked(lively(config_of(kind)).double())
     texts = [text for text in texts_of(model.config) if " " in text]
     for text, together in zip(texts, model.score(texts), strict=True):
-        ids = torch.tensor([[int(word) for word in text.split()]])
+        start = [model.config.start_id] if model.config.encoder else []  # its first token is predicted too
+        ids = torch.tensor([[*start, *map(int, text.split())]])
         expected = model.transformer(ids)[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
         found = torch.tensor([token.log_probability for token in together.tokens]).double()
         torch.testing.assert_close(found, expected.detach(), rtol=1e-6, atol=1e-6)

@@ -116,6 +116,7 @@ def _material(report: Census, causal: bool) -> Iterator[Block]:
     else:
         windows = plural(report.text.sequences, "window")
         words = f"{windows} of {report.text.tokens} tokens of {printable(report.corpus, spaces=False)}"
+        words = f"the first {words}; --count reads more" if report.unread else words
     yield Line(words, indent=2)
 
 

@@ -31,7 +31,8 @@ _STEPS = 12
 _FEW = 3  # tokens from each end of a vector in a row of the table
 _SHORT = 4  # tokens from each end of the best vector, below the table of several
 _METHODS = {
-    "mean": "difference of means", "pca": "first component of the differences", "probe": "logistic regression",
+    "mean": "difference of means", "pca": "first component of the differences",
+    "probe": "logistic regression, L2 of strength 1",
 }  # fmt: skip
 _POSITIONS = {"last": ", at the last token", "mean": ", mean over the tokens"}
 

@@ -48,6 +48,7 @@ from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import table_of
 from tinytf.tables import Array
 from tinytf.text.corpus import Reading, find_files
+from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding
 from tinytf.text.windows import text_windows
 from tinytf.text_model import TextModel
@@ -108,8 +109,9 @@ class Census(Report):
 
     A copy has ``length`` tokens. The losses, in nats a token, belong to the first and second copy; None for a model
     that does not predict the next token. ``labels`` are layers × heads. In ``to_dict`` heads are sorted ``by`` a score,
-    and only the ``top`` ones are kept (None: all). ``corpus`` names the text. Of two stacks the heads are the decoder's
-    own, each sequence a target whose source is its first copy; those of cross-attention have the scores ``across``.
+    and only the ``top`` ones are kept (None: all). ``corpus`` names the text, the rest of which is ``unread``. Of two
+    stacks the heads are the decoder's own, each sequence a target whose source is its first copy; those of
+    cross-attention have the scores ``across``.
     """
 
     KIND = "heads"
@@ -126,6 +128,7 @@ class Census(Report):
     by: str = "induction"
     top: int | None = None
     corpus: str = ""
+    unread: bool = False
     across: CrossScores | None = None
 
     def in_a_sentence(self) -> str:
@@ -137,6 +140,9 @@ class Census(Report):
         counted = [(names[label.name], label.does) for label in told]
         counted += [(others, "have another pattern"), (names["–"], "have no pattern")]
         words = f"Of {names.total()} heads {listed([several(count, does) for count, does in counted if count])}"
+        if self.text is not None and self.unread:
+            read = self.text.sequences * self.text.tokens
+            return f"{words}. Only the first {read:,} tokens of {printable(self.corpus, spaces=False)} were read."
         if self.across is None:
             return f"{words}."
         layer, head = self.across.ranked[0]
@@ -150,7 +156,7 @@ class Census(Report):
         """The JSON data; heads are sorted by score, highest first, all or only the ``top`` ones."""
         return {
             "repeats": {**self.repeats.size(), **self.members("length", "seed", "first_loss", "second_loss")},
-            "text": self.text and {"corpus": self.corpus, **self.text.size()},
+            "text": self.text and {"corpus": self.corpus, **self.text.size(), "unread": self.unread},
             "by": self.by,
             "scores": SCORES,
             "labels": plain(LABELS),
@@ -260,7 +266,8 @@ def heads(
         model.transformer, windows, length=copy, count=count, seed=seed, before=before, after=after, progress=progress
     )
     own_corpus = f"{model.name}'s {model.corpus.name}" if model.corpus else ""
-    return replace(result, by=score, top=top, corpus=str(corpus or own_corpus), about=About(model))
+    name = "the text" if text is not None else str(corpus or own_corpus)
+    return replace(result, by=score, top=top, corpus=name, about=About(model))
 
 
 def _of_two_stacks(
@@ -357,6 +364,7 @@ def census(
         first_loss=means[0],
         second_loss=means[1],
         labels=labels,
+        unread=next(remaining, None) is not None,
     )
 
 
