@@ -107,6 +107,7 @@ class Described(Protocol):
     @property
     def config(self) -> Predicting: ...
     def shown(self, outcome: int) -> str: ...
+    def outlined(self) -> "Described": ...
 
     def to_dict(self) -> dict[str, Any]: ...
 
@@ -117,6 +118,10 @@ class About:
 
     model: Described
     text: "Encoding | None" = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state to pickle: a model that describes itself, without its weights."""
+        return {"model": self.model.outlined(), "text": self.text}
 
     def to_dict(self) -> dict[str, Any]:
         return {"model": self.model.to_dict(), **({} if self.text is None else text_data(self.text))}

@@ -1,5 +1,6 @@
 """A transformer with its tokenizer, which takes texts and records them."""
 
+import copy
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
@@ -14,7 +15,7 @@ from tinytf.checkpoints.table import FamilyTable
 from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
 from tinytf.errors import TokenizerError, UsageError
-from tinytf.model.transformer import Source, Transformer, reading
+from tinytf.model.transformer import Source, Transformer, outline, reading
 from tinytf.model.turn import using_all
 from tinytf.nearest import did_you_mean
 from tinytf.report import About
@@ -73,7 +74,18 @@ class TextModel(ShortRepr):
 
     def __getstate__(self) -> dict[str, Any]:
         """The state to pickle: without ``table`` and ``merged``, which hold functions."""
-        return {**self.__dict__, "table": None, "merged": None}
+        return {**self.__dict__, "table": None, "merged": None, "_outlined": {}}
+
+    def outlined(self: AnyModel) -> AnyModel:
+        """A copy that describes the model, and has none of its weights; the same copy until an edit begins or ends."""
+        whole = self.transformer
+        made, replaced = self.__dict__.setdefault("_outlined", {}), (whole.exchanged, whole.edited)
+        if replaced not in made:
+            copied = made[replaced] = copy.copy(self)
+            like = next(whole.parameters()).detach().new_empty(())
+            copied.__dict__.update(transformer=outline(self.config, like, *replaced), notes=self.notes)
+        described: AnyModel = made[replaced]
+        return described
 
     @cached_property
     def notes(self) -> tuple[str, ...]:

@@ -1,5 +1,7 @@
 """Models, traces and answers come back from a pickle as they were."""
 
+import contextlib
+import io
 import json
 import pickle
 from pathlib import Path
@@ -68,6 +70,37 @@ def test_an_answer_is_the_same_afterwards(name: str, model: tinytf.Model) -> Non
     after = again(before)
     assert repr(after) == repr(before)
     assert json.dumps(after.to_dict(), default=str) == json.dumps(before.to_dict(), default=str)
+    assert drawn(after) == drawn(before)
+
+
+def drawn(report: tinytf.Report) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        report.show()
+    return printed.getvalue()
+
+
+@sample("name", ANSWERS, every=2)
+def test_an_answer_leaves_the_weights_unless_it_holds_a_trace(name: str, model: tinytf.Model) -> None:
+    answer, whole = ANSWERS[name](model), pickle.dumps(model)
+    members = [value for field in vars(answer).values() for value in (field if isinstance(field, tuple) else (field,))]
+    if not any(isinstance(value, tinytf.Trace) for value in members):
+        assert len(pickle.dumps(answer)) < len(whole) / 8
+
+
+def test_a_model_without_its_weights_says_so(model: tinytf.Model, tmp_path: Path) -> None:
+    """Whatever is asked of it: what reads weights alone too, and after another pickle."""
+    of_report = again(again(model.lens(TEXT))).about.model
+    assert of_report.to_dict() == model.to_dict()
+    for ask in (
+        lambda: of_report.trace(TEXT),
+        lambda: of_report.generate(TEXT),
+        lambda: of_report.neighbours(["cat"]),
+        lambda: of_report.weights(),
+        lambda: of_report.export(tmp_path / "exported"),
+        lambda: of_report.diff(TEXT, model),
+    ):
+        with pytest.raises(UsageError, match="a report that was pickled, without its weights"):
+            ask()
 
 
 def test_every_row_of_the_step_table_comes_back() -> None:

@@ -211,18 +211,21 @@ class Transformer(nn.Module):
         self.by_position: tuple[str, ...] = ()
         self.mapped: tuple[Any, ...] = ()  # the files that parameters are views of
         self.turn = Turn()  # whose it is among threads
+        self.outlines: tuple[Any, ...] = ()  # arguments of ``outline``, for a model without weights
 
-    @in_turn
     def __reduce__(self) -> Any:
         """Pickle the configuration and a copy of the weights, which may be views of a whole file.
 
         Raises UsageError for a model with interventions or edits, whose functions exist only in this process.
         """
+        if self.outlines:
+            return outline, self.outlines
         if self.exchanged:
             raise UsageError(
                 f"a model in which {self.exchanged[0]} is replaced cannot be pickled", "pickle the original model"
             )
-        weights = {name: tensor.detach().clone() for name, tensor in self.state_dict().items()}
+        with using(self):
+            weights = {name: tensor.detach().clone() for name, tensor in self.state_dict().items()}
         return _unpickled, (self.config, weights, self.reads)
 
     @in_turn
@@ -502,6 +505,19 @@ def look_back_first(block: Any, config: ModelConfig, generator: torch.Generator)
             for start, wave in ((0, angle.cos()), (half, angle.sin())):
                 first = head * config.d_head + start
                 bias[first : first + len(turn)] = size * wave
+
+
+def outline(config: ModelConfig, like: Tensor, exchanged: tuple[str, ...], edited: tuple[str, ...]) -> Transformer:
+    """A transformer whose weights are all the same NaN: it can be described, drawn and pickled, and refuses to run.
+
+    Weights have the dtype and the device of ``like``, and take no memory.
+    """
+    with torch.device("meta"):
+        model = Transformer(config)
+    hollow = {name: like.new_full((), math.nan).expand(tensor.shape) for name, tensor in model.state_dict().items()}
+    model.load_state_dict(hollow, assign=True)
+    model.exchanged, model.edited, model.outlines = exchanged, edited, (config, like, exchanged, edited)
+    return model.eval()
 
 
 def _unpickled(config: ModelConfig, weights: dict[str, Tensor], reads: Source | None) -> Transformer:

@@ -61,9 +61,11 @@ def _turn_of(model: Any) -> Turn:
 def using(model: Any, *, patient: bool = False) -> Iterator[None]:
     """Context in which no other thread uses the model: a Transformer or, all as one, whatever runs elsewhere.
 
-    Raises UsageError while a block of another thread edits the model. A thread that uses another model does not wait,
-    unless it is ``patient``, but raises UsageError.
+    Raises UsageError while a block of another thread edits the model, and for a model without weights. A thread that
+    uses another model does not wait, unless it is ``patient``, but raises UsageError.
     """
+    if getattr(model, "outlines", ()):
+        raise UsageError("this model describes a report that was pickled, without its weights", "open the model again")
     turn, held = _turn_of(model), _held.locks
     depth, has_it = len(held), turn.lock in held
     if turn.lock in _lost:

@@ -73,6 +73,12 @@ class Trace:
         self.about: About | None = None
         """The model and tokenizer that recorded the trace; without them tokens of the vocabulary have no names."""
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Give the model that a pickled trace is about the weights of the trace."""
+        self.__dict__ |= state
+        if self.about is not None:
+            self.about = replace(self.about, model=replace(self._asked, transformer=self.model))
+
     def __repr__(self) -> str:
         summary = {"tokens": len(self.tokens), "layers": self.recording.layers, "steps": len(self)}
         model = {"model": self.about.model.name} if self.about else {}
