@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
-    from tinytf.text.tokenizer import Encoding, Tokenizer
+    from tinytf.text.tokenizer import Encoding, Token, Tokenizer
 
 SCHEMA_VERSION = 3
 DRAWN_BY = "tinytf_cli.notebook"
@@ -223,20 +223,7 @@ class Report(ShortRepr):
     def with_tokens(self, data: dict[str, Any]) -> dict[str, Any]:
         """Add how the token is ``shown`` to each record that has a position of the text and no word for it."""
         tokens = self.about.text.tokens if self.about is not None and self.about.text is not None else ()
-
-        def with_words(value: Any, *, is_record: bool = False) -> Any:
-            if isinstance(value, list):
-                has_records = bool(value) and isinstance(value[0], dict)
-                return [with_words(record, is_record=True) for record in value] if has_records else value
-            if not isinstance(value, dict):
-                return value
-            members = {name: with_words(member) for name, member in value.items()}
-            position = value.get("position", value.get("query"))
-            if is_record and isinstance(position, int) and position < len(tokens) and not _WORDS & value.keys():
-                members["shown"] = tokens[position].shown
-            return members
-
-        return with_words(data) if tokens else data
+        return _with_words(data, tokens) if tokens else data
 
     def itemised(self) -> dict[str, Any]:
         """``to_dict`` with every one of ``EVENTS`` as a list of objects, one object, or None."""
@@ -368,3 +355,17 @@ def text_data(encoding: "Encoding") -> dict[str, Any]:
             for index, token in enumerate(encoding.tokens)
         ],
     }
+
+
+def _with_words(value: Any, tokens: "Sequence[Token]", *, is_record: bool = False) -> Any:
+    """``Report.with_tokens`` of a part of its data. A function of the module: one that held itself would be a cycle."""
+    if isinstance(value, list):
+        has_records = bool(value) and isinstance(value[0], dict)
+        return [_with_words(record, tokens, is_record=True) for record in value] if has_records else value
+    if not isinstance(value, dict):
+        return value
+    members = {name: _with_words(member, tokens) for name, member in value.items()}
+    position = value.get("position", value.get("query"))
+    if is_record and isinstance(position, int) and position < len(tokens) and not _WORDS & value.keys():
+        members["shown"] = tokens[position].shown
+    return members
