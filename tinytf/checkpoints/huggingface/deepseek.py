@@ -78,8 +78,8 @@ def write_widths(config: ModelConfig) -> dict[str, Any]:
 def _read_method(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """Experts chosen by the router's softmax among all of them, or in the groups with the largest."""
     grouped = fields.word("topk_method", {"greedy": False, "group_limited_greedy": True}, "greedy")
-    groups = groups_of(fields, 1, 1, best=1) if grouped and draft.get("experts") else {}
-    return {"routes_renormed": False, **groups}
+    groups = groups_of(fields, 1, 1, best=1) if grouped else {}
+    return {"routes_renormed": False, **(groups if draft.get("experts") else {})}
 
 
 def _write_method(config: ModelConfig) -> dict[str, Any]:

@@ -145,6 +145,9 @@ STEP3P5 = replace(
     ),
     written={"pad_token_id": 0},  # null is refused
     harmless=(
+        # of MiniMax M3, whose layers transformers takes only where no list names them, and there are always two here
+        "moe_layer_freq",
+        "sparse_attention_config",
         "output_router_logits",
         "use_moe",
         "moe_layer_offset",
