@@ -9,6 +9,7 @@ from tinytf.checkpoints.huggingface.encoders import BERT_GENERATION
 from tinytf.checkpoints.huggingface.given_states import BART_DECODER, MBART_DECODER, TROCR
 from tinytf.checkpoints.huggingface.gpt2 import GPT2
 from tinytf.checkpoints.huggingface.keys import part_of
+from tinytf.checkpoints.huggingface.sight import read_sight
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.table import Group, Skip, Stored, Tensors
 from tinytf.config import ModelConfig
@@ -25,8 +26,8 @@ def _decoder(family: Family, kind: str, cross: Mapping[str, Stored]) -> Family:
 
     The head that fills masks in an encoder predicts the next token in a decoder, with the same layers.
     """
-    dense = "mlm" in family.classes
-    head = {"head": "lm", **dict.fromkeys(("head_dense", "head_norm"), dense), **({"head_bias": True} if dense else {})}
+    biased = any(copy.endswith(".bias") for copy in family.copies)
+    head = {"head": "lm", "head_bias": biased, **dict.fromkeys(("head_dense", "head_norm"), "mlm" in family.classes)}
     return replace(
         family,
         classes={"lm": kind},
@@ -134,7 +135,8 @@ class TwoFamilies(Family):
             words = f"an encoder {encoder.d_model} wide, projected to the {decoder['d_model']} of its decoder"
             raise fields.fault(f"{words}, is not implemented")
         fields.parts["decoder"][0].require("cross_attention_hidden_size", (encoder.d_model,))
-        return {**decoder, "encoder": encoder, "d_source": encoder.d_model}
+        decoder |= {"encoder": encoder, "d_source": encoder.d_model}
+        return decoder | read_sight(fields, decoder)
 
     def _write(self, config: ModelConfig) -> dict[str, Any] | None:
         if (config.encoder is None) != (self.of_encoder is None) or not config.d_source:
