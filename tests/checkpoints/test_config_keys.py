@@ -107,7 +107,13 @@ def run(model: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("family", "name", "other"),
-    [("mixtral", "num_local_experts", "num_experts"), ("internlm 3", "attention_bias", "qkv_bias")],
+    [
+        ("mixtral", "num_local_experts", "num_experts"),
+        ("internlm 3", "attention_bias", "qkv_bias"),
+        ("bloom", "n_head", "num_attention_heads"),
+        ("bloom", "n_layer", "num_hidden_layers"),
+        ("inkling", "sliding_window_size", "sliding_window"),
+    ],
 )
 def test_another_name_is_read_and_may_not_say_another_value(family, name, other):
     config = json.loads((saved(family) / "config.json").read_text("utf-8"))
