@@ -61,7 +61,9 @@ def test_every_family_attends_as_in_transformers_or_says_why_not(family, tmp_pat
 @pytest.mark.parametrize("pair", ["bert to bert", "bert to gpt-2"])
 def test_the_decoder_of_a_pair_attends_both_ways_where_its_own_part_says_so(pair, tmp_path):
     """transformers reads the key in the part of the stack alone; beside the parts it is refused."""
-    folder = with_sight(pair, None, tmp_path)
+    folder = with_sight(pair, False, tmp_path)
+    with pytest.raises(TinytfError, match="is_causal False is not implemented for a pair"):
+        read_directory(folder)
     config = json.loads((folder / "config.json").read_text("utf-8"))
     del config["is_causal"]
     config["decoder"]["is_causal"] = False

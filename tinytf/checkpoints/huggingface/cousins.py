@@ -189,7 +189,7 @@ def _read_exaone4(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, A
 
 
 def _write_exaone4(config: ModelConfig) -> dict[str, Any]:
-    """No window at all where no layer has one: any other would take the positions of all layers."""
+    """No window where no layer has one: with any, layers without it lose their positions."""
     return {} if any(layer.window for layer in _layers(config)) else {"sliding_window": None}
 
 

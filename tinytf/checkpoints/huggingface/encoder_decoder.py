@@ -9,7 +9,6 @@ from tinytf.checkpoints.huggingface.encoders import BERT_GENERATION
 from tinytf.checkpoints.huggingface.given_states import BART_DECODER, MBART_DECODER, TROCR
 from tinytf.checkpoints.huggingface.gpt2 import GPT2
 from tinytf.checkpoints.huggingface.keys import part_of
-from tinytf.checkpoints.huggingface.sight import read_sight
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.table import Group, Skip, Stored, Tensors
 from tinytf.config import ModelConfig
@@ -121,6 +120,8 @@ class TwoFamilies(Family):
 
     def read_fields(self, fields: Fields, tensors: Tensors) -> dict[str, Any]:
         """Our fields of the decoder, and the configuration of its encoder."""
+        if not fields.flag("is_causal", True):
+            raise fields.fault("is_causal False is not implemented for a pair", "transformers reads it in decoder")
         drafts = {}
         for prefix, family in self._sides:
             own = {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
@@ -135,8 +136,7 @@ class TwoFamilies(Family):
             words = f"an encoder {encoder.d_model} wide, projected to the {decoder['d_model']} of its decoder"
             raise fields.fault(f"{words}, is not implemented")
         fields.parts["decoder"][0].require("cross_attention_hidden_size", (encoder.d_model,))
-        decoder |= {"encoder": encoder, "d_source": encoder.d_model}
-        return decoder | read_sight(fields, decoder)
+        return {**decoder, "encoder": encoder, "d_source": encoder.d_model}
 
     def _write(self, config: ModelConfig) -> dict[str, Any] | None:
         if (config.encoder is None) != (self.of_encoder is None) or not config.d_source:

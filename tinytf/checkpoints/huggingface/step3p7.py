@@ -145,7 +145,7 @@ STEP3P5 = replace(
     ),
     written={"pad_token_id": 0},  # null is refused
     harmless=(
-        # of MiniMax M3, whose layers transformers takes only where no list names them, and there are always two here
+        # of MiniMax M3: transformers takes layers from them only without lists of kinds, and has made both by then
         "moe_layer_freq",
         "sparse_attention_config",
         "output_router_logits",
