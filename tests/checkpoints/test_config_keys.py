@@ -50,11 +50,7 @@ def changes_of(family: str) -> dict[str, Any]:
     return {key: another(key, config.get(key, getattr(kind, key, None))) for key in keys}
 
 
-WITHOUT_EXPERTS = ("deepseek v3, latent", "deepseek v2, queries not compressed")
-"""Models of families with experts, in which no layer has any: their keys count nothing."""
-
-
-@sample("family", [family for family in FAMILIES if family not in WITHOUT_EXPERTS], every=20)
+@sample("family", FAMILIES, every=20)
 def test_no_key_that_transformers_reads_is_only_noted(family):
     config = json.loads((saved(family) / "config.json").read_text("utf-8"))
     noted = []
@@ -111,7 +107,13 @@ def run(model: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("family", "name", "other"),
-    [("mixtral", "num_local_experts", "num_experts"), ("internlm 3", "attention_bias", "qkv_bias")],
+    [
+        ("mixtral", "num_local_experts", "num_experts"),
+        ("internlm 3", "attention_bias", "qkv_bias"),
+        ("bloom", "n_head", "num_attention_heads"),
+        ("bloom", "n_layer", "num_hidden_layers"),
+        ("inkling", "sliding_window_size", "sliding_window"),
+    ],
 )
 def test_another_name_is_read_and_may_not_say_another_value(family, name, other):
     config = json.loads((saved(family) / "config.json").read_text("utf-8"))

@@ -638,7 +638,7 @@ def opened_by_transformers(directory, architecture):
     opener = next(opener for ending, opener in OPENERS.items() if architecture.endswith(ending))
     model, report = opener.from_pretrained(directory, output_loading_info=True)
     # heads that we have not, the pooler of SqueezeBERT, which no logits need, and what is computed again
-    left = ("contact_head", "transformer.pooler", "inv_freq", "_decay", "slope_rate", "rotary_emb.alpha")
+    left = ("contact_head", "transformer.pooler", "inv_freq", "_decay", "slope_rate")
     assert not [name for name in report["missing_keys"] if not any(one in name for one in left)], report
     return model.eval()
 

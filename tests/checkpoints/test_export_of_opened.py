@@ -34,9 +34,10 @@ def exported_says_the_same(opened: Checkpoint, tokenizer: Tokenizer, folder: Pat
     theirs = class_named(exported.architecture)
     said = None if theirs is None else opened_as(theirs, folder)(IDS)
     again = facing(read_directory(folder).load().transformer)
-    assert furthest(again(IDS), model(IDS)) < 1e-6
     if said is not None:
         assert furthest(*last_of(Pair(theirs, model), said, model(IDS))) < 2e-5
+    # in double precision, as products add up in another order where equal weights lie otherwise in memory
+    assert furthest(again.double()(IDS), model.double()(IDS)) < 1e-6
 
 
 def opened_as(kind: Any, folder: Path) -> Any:

@@ -194,7 +194,7 @@ class Stored:
             piece = self._roll_heads(piece, config, _turned(config))
         if self.paired:
             piece = self._regroup_rotary(piece, config, lambda pairs: pairs.unflatten(1, (-1, 2)))
-        piece = piece.mT if self.turned_columns else piece
+        piece = piece.mT.contiguous() if self.turned_columns else piece  # regrouped, so no view of the file anyway
         piece = self._take_turns(piece, config, axis, 1)
         if self.rate and kind == "weight":
             piece = (-piece).log()

@@ -316,8 +316,10 @@ class Attention(Part):
             raise ConfigError(f"a window of {self.window} tokens needs a mask, but mask is false")
         if self.indexer.index_keys and self.indexer.index_width < self.rotary.rope_width:
             raise ConfigError(f"index_width {self.indexer.index_width} is below rope_width {self.rotary.rope_width}")
-        if self.indexer.index_by_head and (self.indexer.index_heads != self.n_kv_heads or not causal):
-            raise ConfigError(f"index_by_head needs a decoder, and as many index_heads as key heads, {self.n_kv_heads}")
+        if self.indexer.index_by_head and not causal:
+            raise ConfigError("blocks of keys that each key head chooses need a causal mask")
+        if self.indexer.index_by_head and self.indexer.index_heads != self.n_kv_heads:
+            raise ConfigError(f"index_by_head needs as many index_heads as key heads, {self.n_kv_heads}")
         if self.chunk and (self.window or not (causal and self.mask)):
             raise ConfigError(f"chunks of {self.chunk} tokens need a causal mask, and no window")
 

@@ -188,13 +188,18 @@ def _read_exaone4(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, A
     return by_layer("positions", ["rotary" if kind == SLIDING or not hybrid else "none" for kind in read_kinds])
 
 
+def _write_exaone4(config: ModelConfig) -> dict[str, Any]:
+    """No window where no layer has one: with any, layers without it lose their positions."""
+    return {} if any(layer.window for layer in _layers(config)) else {"sliding_window": None}
+
+
 EXAONE4 = replace(
     LLAMA,
     name="EXAONE 4",
     model_type="exaone4",
     classes={"none": "Exaone4Model", "lm": "Exaone4ForCausalLM"},
     fixed={**FIXED, "norm_order": "output", "qk_norm": True},
-    settings=(*SETTINGS, _EPS_1E_5, windows(_EXAONE_KINDS, 4096), Group(_read_exaone4)),
+    settings=(*SETTINGS, _EPS_1E_5, windows(_EXAONE_KINDS, 4096), Group(_read_exaone4, _write_exaone4)),
     stored=_NORMED_OUTPUT,
 )
 """EXAONE 4 (LG 2025): norms on the output of each part; layers without a window have no positions."""

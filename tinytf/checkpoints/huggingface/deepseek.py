@@ -58,11 +58,16 @@ def _divisor(fields: Fields, width: int) -> float:
 
 
 def written_divisor(config: ModelConfig, unscaled: float) -> dict[str, Any]:
-    """The inverse of ``_divisor``, for ``unscaled`` scores that are divided by that number."""
-    if config.rope_factor <= 1:
+    """The inverse of ``_divisor``, for ``unscaled`` scores that are divided by that number.
+
+    LongRoPE has no factor, so any does.
+    """
+    turned = config.at((config.rotary_layers or (0,))[0])
+    factor = 2.0 if turned.rope_scaling == "longrope" else turned.rope_factor
+    if factor <= 1:
         return {}
     growth = math.sqrt(math.sqrt(config.d_head) / unscaled)
-    return {"rope_parameters": {"mscale_all_dim": (growth - 1) / (0.1 * math.log(config.rope_factor))}}
+    return {"rope_parameters": {"factor": factor, "mscale_all_dim": (growth - 1) / (0.1 * math.log(factor))}}
 
 
 def write_widths(config: ModelConfig) -> dict[str, Any]:
@@ -78,8 +83,8 @@ def write_widths(config: ModelConfig) -> dict[str, Any]:
 def _read_method(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """Experts chosen by the router's softmax among all of them, or in the groups with the largest."""
     grouped = fields.word("topk_method", {"greedy": False, "group_limited_greedy": True}, "greedy")
-    groups = groups_of(fields, 1, 1, best=1) if grouped and draft.get("experts") else {}
-    return {"routes_renormed": False, **groups}
+    groups = groups_of(fields, 1, 1, best=1) if grouped else {}
+    return {"routes_renormed": False, **(groups if draft.get("experts") else {})}
 
 
 def _write_method(config: ModelConfig) -> dict[str, Any]:

@@ -25,8 +25,8 @@ def _decoder(family: Family, kind: str, cross: Mapping[str, Stored]) -> Family:
 
     The head that fills masks in an encoder predicts the next token in a decoder, with the same layers.
     """
-    dense = "mlm" in family.classes
-    head = {"head": "lm", **dict.fromkeys(("head_dense", "head_norm"), dense), **({"head_bias": True} if dense else {})}
+    biased = any(copy.endswith(".bias") for copy in family.copies)
+    head = {"head": "lm", "head_bias": biased, **dict.fromkeys(("head_dense", "head_norm"), "mlm" in family.classes)}
     return replace(
         family,
         classes={"lm": kind},
@@ -120,6 +120,8 @@ class TwoFamilies(Family):
 
     def read_fields(self, fields: Fields, tensors: Tensors) -> dict[str, Any]:
         """Our fields of the decoder, and the configuration of its encoder."""
+        if not fields.flag("is_causal", True):
+            raise fields.fault("is_causal False is not implemented for a pair", "transformers reads it in decoder")
         drafts = {}
         for prefix, family in self._sides:
             own = {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}

@@ -127,7 +127,6 @@ INKLING = replace(
     LLAMA,
     name="Inkling",
     model_type="inkling_text",
-    older_keys={"sliding_window_size": "sliding_window"},
     classes={"none": "InklingTextModel", "lm": "InklingForCausalLM"},
     only={},
     fixed={

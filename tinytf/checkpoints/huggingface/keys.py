@@ -64,7 +64,7 @@ _SYNONYMS = (
     ("head_dim", "attention_head_dim", "kv_channels"),
     ("attention_bias", "qkv_bias"),
     ("mlp_bias", "bias"),
-    ("sliding_window", "attention_window_size"),
+    ("sliding_window", "attention_window_size", "sliding_window_size"),
     ("conv_kernel_size", "sconv_kernel_size"),
     ("logits_mup_width_multiplier", "embedding_multiplier"),
     ("layer_types", "layers_block_type"),

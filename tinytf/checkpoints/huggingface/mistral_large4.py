@@ -72,6 +72,11 @@ def _read_layers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, An
     )
 
 
+def _zeros(config: ModelConfig) -> list[float]:
+    """Logarithms that change no frequency: those that were read are written as LongRoPE."""
+    return [0.0] * (max(config.at(layer).rope_width for layer in range(config.n_layers)) // 2)
+
+
 def _write_layers(config: ModelConfig) -> dict[str, Any]:
     layers, sources = [config.at(layer) for layer in range(config.n_layers)], list(range(config.n_layers))
     for number, layer in enumerate(layers):
@@ -116,6 +121,7 @@ MISTRAL_LARGE4 = replace(
     stored={
         **LLAMA.stored,
         **LATENT,
+        "embed.tokens": Stored("embed_tokens", beside=((_ALPHA, _zeros),)),
         "blocks.{n}.attention.q": Stored("layers.{n}.self_attn.q_proj", paired="n_heads", rotary_last="n_heads"),
         "blocks.{n}.attention.q_growth": Stored(
             "layers.{n}.self_attn.softmax_scaling.scale", bare=True, bias="layers.{n}.self_attn.softmax_scaling.bias"

@@ -5,7 +5,7 @@ from typing import Any
 from tinytf.checkpoints.huggingface.table import by_layer, merge_fields
 from tinytf.checkpoints.table import Draft, Group, Skip, Stored, Tensors, experts
 from tinytf.config import ModelConfig
-from tinytf.fields import Fields
+from tinytf.fields import REQUIRED, Fields
 
 _KINDS = {"dense": False, "sparse": True}
 
@@ -33,19 +33,20 @@ def routed(
         words = fields.array("mlp_layer_types", str, None, count=layers) if kinds else None
         if words is not None:
             sparse = [fields.meaning("mlp_layer_types", word, _KINDS) for word in words]
-        if not any(sparse):
-            return {}
-        if draft.get("ffn_bias"):
+        if any(sparse) and draft.get("ffn_bias"):
             raise fields.fault("mlp_bias is true, and experts have no biases")
+        default = REQUIRED if any(sparse) else 0  # keys of experts that no layer has are read too, and change nothing
         spelling = next((name for name in count.split() if name in fields.data), count.split()[0])
-        n_experts, width = fields.whole(spelling), fields.whole("moe_intermediate_size")
+        n_experts, width = fields.whole(spelling, default), fields.whole("moe_intermediate_size", default)
         found = {
             "experts": n_experts,
-            "experts_per_token": fields.whole(per_token),
+            "experts_per_token": fields.whole(per_token, default),
             "d_expert": width,
-            "d_shared": width * fields.whole(shared, least=0) if shared else 0,
-            "routed_scale": fields.number(scale) if scale else 1.0,
+            "d_shared": width * fields.whole(shared, default, least=0) if shared else 0,
+            "routed_scale": fields.number(scale, default) if scale else 1.0,
         }
+        if not any(sparse):
+            return {}
         return merge_fields(found, by_layer("experts", [n_experts if is_sparse else 0 for is_sparse in sparse]))
 
     def write(config: ModelConfig) -> dict[str, Any]:
@@ -90,10 +91,8 @@ def sigmoid_router(groups: int = 1, kept: int = 1, *, renormed: bool = True) -> 
     """A router of sigmoids, which chooses in the groups whose two best experts are largest; these are defaults."""
 
     def read(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-        if not draft.get("experts"):
-            return {}
-        sums_to_1 = fields.flag("norm_topk_prob", renormed)
-        return {**SIGMOID, "routes_renormed": sums_to_1, **groups_of(fields, groups, kept, best=2)}
+        sums_to_1, in_groups = fields.flag("norm_topk_prob", renormed), groups_of(fields, groups, kept, best=2)
+        return {**SIGMOID, "routes_renormed": sums_to_1, **in_groups} if draft.get("experts") else {}
 
     return Group(read, written_groups)
 

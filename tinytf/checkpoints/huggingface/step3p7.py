@@ -145,6 +145,9 @@ STEP3P5 = replace(
     ),
     written={"pad_token_id": 0},  # null is refused
     harmless=(
+        # of MiniMax M3: transformers takes layers from them only without lists of kinds, and has made both by then
+        "moe_layer_freq",
+        "sparse_attention_config",
         "output_router_logits",
         "use_moe",
         "moe_layer_offset",

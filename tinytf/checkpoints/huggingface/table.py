@@ -54,6 +54,17 @@ class Family(FamilyTable):
         whole = self.alone is None or any(self.plain(name).startswith("decoder.") for name in names)
         return self if self.alone is None or whole else self.alone
 
+    def read(self, fields: Fields, tensors: Tensors) -> ModelConfig:
+        """Our configuration from the keys of a file; an ``is_causal: false`` that it cannot have is named."""
+        draft = self.read_fields(fields, tensors)
+        try:
+            return ModelConfig.of(**draft)
+        except ConfigError as error:
+            if fields.data.get("is_causal", True):
+                raise
+            ModelConfig.of(**{**draft, "causal": True})  # raises for what has nothing to do with it
+            raise fields.fault(f"is_causal False is not implemented here: {error.message}", error.hint) from None
+
     def read_fields(self, fields: Fields, tensors: Tensors) -> dict[str, Any]:
         """Our fields from a file, with those of its classification head, whose dense layer is then not the pooler."""
         draft = super().read_fields(fields, tensors)
