@@ -493,6 +493,17 @@ WRITTEN = {
         "GLM-5",
         config_of(_INDEXED, **_BY_SIGMOID, by_layer=(("experts", (0, 4)), ("shares_index", (False, True)))),
     ),
+    "glm 5.3": (
+        "GLM-5.3",
+        config_of(
+            "glm 5.3, decays that are bounded, and pools of keys that an indexer chooses",
+            head="none",
+            norm_eps=0.01,
+            hyper_magnitude=2.0,
+            d_expert=16,
+            d_shared=32,
+        ),
+    ),
     "mistral large 4": (
         "Mistral Large 4",
         config_of(

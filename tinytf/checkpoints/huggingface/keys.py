@@ -96,7 +96,7 @@ _LEFT_OUT: tuple[tuple[str, Any, str], ...] = (
     ("num_key_value_heads", 20, "glm4_moe_lite helium"),
     ("num_key_value_heads", 32, "dots1 exaone4 exaone_moe kimi_linear mistral4 qwen2 qwen3 qwen3_vl_text stablelm"),
     ("num_key_value_heads", 40, "minicpm3"),
-    ("num_key_value_heads", 64, "glm_moe_dsa mistral_large4_text"),
+    ("num_key_value_heads", 64, "glm5_next_text glm_moe_dsa mistral_large4_text"),
     ("num_key_value_heads", 128, "deepseek_v3 deepseek_v32"),
     ("head_dim", 128, "cohere2_moe"),
     ("head_dim", 64, "longcat_flash"),

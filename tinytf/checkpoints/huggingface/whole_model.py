@@ -39,7 +39,7 @@ TOWERS: Mapping[str, str] = {
             "audioflamingo3 fun_asr_nano glmasr moss_transcribe_diarize musicflamingo qwen2_audio qwen3_asr voxtral"
         ),
         "visual": (
-            "exaone4_5 glm46v glm4v glm4v_moe glm_ocr glmga qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe "
+            "exaone4_5 glm46v glm4v glm4v_moe glm5_next glm_ocr glmga qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe "
             "qwen3_vl qwen3_vl_moe qwen4_exp"
         ),
         "vision_tower|multi_modal_projector|image_newline": "llava_next llava_next_video llava_onevision",
