@@ -89,11 +89,11 @@ class Decay(Operation):
 
     def summand(self, to: Consumer) -> Summand:
         g, rate = to.incoming, self._rate(to.site)[to.row.head or 0, 0]
-        quantities, expression = (g, Quantity("e^A", rate[0])), f"−{g.name}·e^A"
+        quantities, expression = [g, Quantity("e^A", rate[0])], f"−{g.name}·e^A"
         result = -wide(g.values) * rate
         if self.bound:
             value = Quantity(to.site.step.name, wide(to.at_row(to.site.value)))
-            quantities, expression = (*quantities, value), f"{expression}·b·σ·(1 − σ)"
+            quantities, expression = [*quantities, value], f"{expression}·b·σ·(1 − σ)"
             result = result * self._slope(value.values)
         lines = (f"σ = −{to.site.step.name} / b, b = {self.bound:g}",) if self.bound else ()
-        return Summand(expression, result.to(to.site.input().dtype), lines, quantities)
+        return Summand(expression, result.to(to.site.input().dtype), lines, tuple(quantities))
