@@ -400,7 +400,6 @@ WRITTEN = {
         "Granite-MoE with windows",
         config_of(_GRANITE, **_SUNK, experts=4, experts_per_token=2, d_shared=16, by_layer=_WINDOWS),
     ),
-    "hyperclova x": ("HyperCLOVA X", config_of(_GRANITE, norm_order="both")),
     "smollm 3": ("SmolLM3", config_of("smollm 3, layers without positions")),
     "exaone 4": ("EXAONE 4", config_of("llama, grouped", norm_order="output", qk_norm=True, by_layer=_HYBRID)),
     "apertus": ("Apertus", config_of("apertus, slopes that are learned")),

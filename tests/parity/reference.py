@@ -1176,7 +1176,6 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "granite moe with windows": lambda: _decoder(
         "GraniteMoeSWA", num_local_experts=3, shared_intermediate_size=20, sliding_window=4, pad_token_id=0
     ),
-    "hyperclova x": lambda: _decoder("HyperCLOVAX", residual_multiplier=0.6, logits_scaling=0.5, head_dim=8),
     "smollm 3": lambda: _decoder(
         "SmolLM3", no_rope_layer_interval=2, use_sliding_window=True, sliding_window=4, pad_token_id=0
     ),
@@ -1380,7 +1379,6 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "nanochat": lambda: _decoder("NanoChat", pad_token_id=0),
     "seed-oss": lambda: _decoder("SeedOss", head_dim=8, attention_out_bias=True, pad_token_id=0),
     "internlm 3": lambda: _as_llama("InternLM3", attention_bias=True, mlp_bias=True),
-    "iquest-coder": lambda: _as_llama("IQuestCoder"),
     "llama, a base that grows with a longer text": lambda: as_if_first(
         _decoder("Llama", max_position_embeddings=9, rope_parameters={**DYNAMIC, "rope_theta": 500.0})
     ),

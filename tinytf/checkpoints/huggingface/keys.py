@@ -87,7 +87,7 @@ _LEFT_OUT: tuple[tuple[str, Any, str], ...] = (
         "num_key_value_heads",
         8,
         (
-            "cosmos3_edge_text cwm glm4_moe glm4v_moe_text glm_ocr_text gpt_oss hy_v3 iquestcoder jamba laguna "
+            "cosmos3_edge_text cwm glm4_moe glm4v_moe_text glm_ocr_text gpt_oss hy_v3 jamba laguna "
             "llama4_text minimax minimax_m2 ministral ministral3 mistral mixtral phimoe qwen2_5_vl_text qwen2_vl_text "
             "seed_oss solar_open"
         ),
