@@ -37,7 +37,11 @@ ARCHITECTURES = {
         expert_norms=True,
     ),
     "Hunyuan 4": _LLAMA.but(hyper=True, extra_streams=3, index_keys=2048, index_heads=16, index_width=128),
-    "GLM-5.3": _LLAMA.but(hyper=True, extra_streams=3, sinkhorn_rounds=20, streams_averaged=True),
+    "GLM-5.3": _LLAMA.but(
+        n_layers=2, hyper=True, extra_streams=3, sinkhorn_rounds=20, streams_averaged=True, positions="none",
+        n_kv_heads=8, q_rank=64, kv_rank=64, decay_bound=5.0, index_keys=2048, index_heads=32, index_width=128,
+        index_block=16, index_pooled=True, by_layer=(("mixer", ("kimi_delta", "attention")),),
+    ),
     "DeepSeek-V4": _LLAMA.but(
         hyper=True, extra_streams=3, sinkhorn_rounds=20, n_kv_heads=1, q_rank=1024, latent_eps=1e-6, rope_width=16,
         window=128, qk_norm=True, q_norm_gain=False, values_turned=True, attention_sinks=True, o_groups=8, o_rank=1024,

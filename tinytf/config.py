@@ -385,7 +385,7 @@ class ModelConfig(Part):
             "d_heads_of_group": self.heads_in_group * self.value_width,
             "d_block": self.d_head * self.block_series,
             "d_index_block": self.index_width * self.block_series,
-            "block place": self.block_size,
+            "block place": self.block_size or self.index_block,
             "kv_rank": self.kv_rank,
             "index_head": self.index_heads,
             "index_width": self.index_width,

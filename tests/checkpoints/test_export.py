@@ -400,7 +400,6 @@ WRITTEN = {
         "Granite-MoE with windows",
         config_of(_GRANITE, **_SUNK, experts=4, experts_per_token=2, d_shared=16, by_layer=_WINDOWS),
     ),
-    "hyperclova x": ("HyperCLOVA X", config_of(_GRANITE, norm_order="both")),
     "smollm 3": ("SmolLM3", config_of("smollm 3, layers without positions")),
     "exaone 4": ("EXAONE 4", config_of("llama, grouped", norm_order="output", qk_norm=True, by_layer=_HYBRID)),
     "apertus": ("Apertus", config_of("apertus, slopes that are learned")),
@@ -492,6 +491,17 @@ WRITTEN = {
     "glm 5": (
         "GLM-5",
         config_of(_INDEXED, **_BY_SIGMOID, by_layer=(("experts", (0, 4)), ("shares_index", (False, True)))),
+    ),
+    "glm 5.3": (
+        "GLM-5.3",
+        config_of(
+            "glm 5.3, decays that are bounded, and pools of keys that an indexer chooses",
+            head="none",
+            norm_eps=0.01,
+            hyper_magnitude=2.0,
+            d_expert=16,
+            d_shared=32,
+        ),
     ),
     "mistral large 4": (
         "Mistral Large 4",

@@ -19,7 +19,7 @@ from tinytf.errors import CheckpointError
 KINDS = {kind: name for kind, name in registry.registered([]) if kind in FAMILIES}
 NAMES = (
     *("mtp.layers.0.eh_proj.weight", "{base}mtp.layers.0.eh_proj.weight"),
-    *(f"{{base}}layers.{layer}.self_attn.q_proj.weight" for layer in (46, 47, 61, 78, 80, 92)),
+    *(f"{{base}}layers.{layer}.self_attn.q_proj.weight" for layer in (45, 46, 47, 61, 78, 80, 92)),
     *(f"{{base}}{tower}.weight" for tower in ("vision_tower", "audio_tower", "embed_vision", "embed_audio")),
     *("model.language_model.layers.16.self_attn.q_proj.weight", "model.visual.patch_embed.weight"),
     *("time_embedder.linear.weight", "action_modality_embed", "action_proj_in.fc.weight", "proj_out.weight"),
@@ -32,6 +32,7 @@ NAMES = (
     *("{base}embeddings.position_embeddings.weight", "{base}embeddings.position_ids", "{base}position_ids"),
     *("mask_predictions.dense.weight", "{base}rotary_emb.inv_freq", "{base}rotary_emb.original_inv_freq"),
     *("{base}layers.0.self_attn.rotary_emb.inv_freq", "{base}layers.1.self_attn.surprise.weight"),
+    "{base}layers.1.shared_head.norm.weight",
     *(
         "{base}mtp_dspark.layers.0.norm.weight",
         "{base}mtp_layers.0.norm.weight",

@@ -14,6 +14,7 @@ from tinytf.look.info import parameter_count
 from tinytf.model.transformer import Transformer
 from tinytf.presets import PRESETS, preset
 
+INDEX = {"index_keys": 4, "index_heads": 2, "index_width": 6}
 STREAMS = {"extra_streams": 2, "stream_rank": 3}
 REFUSED = [
     ({"d_model": 130}, "d_model 130 is not divisible by n_heads 4"),
@@ -100,6 +101,16 @@ REFUSED = [
     (
         {"index_keys": 5, "index_heads": 2, "index_width": 6, "index_block": 2},
         "index_keys 5 are not whole blocks of 2, the index_block",
+    ),
+    ({**INDEX, "index_pooled": True}, "index_pooled needs an index_block, and no index_by_head"),
+    ({**INDEX, "index_tail": False}, "index_tail false needs an index_block, and no index_by_head"),
+    (
+        {**INDEX, "index_block": 2, "window": 3},
+        "an index_block of 2 keys needs attention without windows, chunks and a block_size",
+    ),
+    (
+        {**INDEX, "index_block": 2, "index_pooled": True, "positions": "rotary"},
+        "index_pooled sums keys of several positions, which positions 'rotary' turns",
     ),
     (
         {"extra_streams": 2, "norm_order": "both", "d_layer_input": 3, "layer_scale": True},

@@ -12,14 +12,12 @@ import torch
 from architectures import KINDS, config_of, encoding_of, lively, some_ids
 from torch import Tensor
 
-from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.loading import load
 from tinytf.look.heads.census import SCORES, Census, CensusScores, census, copy_length
 from tinytf.look.heads.kinds import LABELS
 from tinytf.look.heads.measures import named, overlap, repeated_tokens
 from tinytf.model.transformer import Transformer
-from tinytf.steps.operations import Sight
 from tinytf.steps.table import table_of
 from tinytf.text.windows import text_windows
 from tinytf.trace.record import record
@@ -88,20 +86,15 @@ def weights_of(model: Transformer, ids: Tensor) -> list[np.ndarray]:
     return [weights[:, None].detach().double().numpy() for weights in found]
 
 
-def keys_of(config: ModelConfig, query: int, tokens: int) -> range:
-    """As many keys as a query of a layer may look at."""
-    first = query // config.chunk * config.chunk if config.chunk else 0
-    first = max(first, query + 1 - config.window) if config.window else first
-    last = query + 1 if config.causal else min(tokens, query + (config.window or tokens))
-    unseen = config.index_block - 1 - query % config.index_block if config.index_by_head else 0  # of the nearest block
-    chosen = Sight.of(config).chosen
-    return range(first, last)[: chosen - unseen if chosen else None]
+def keys_seen(weights: np.ndarray) -> list[int]:
+    """To how many keys a query of a layer gives weight, from weights (…, T, T)."""
+    return [int(keys) for keys in (weights > 0).sum(axis=-1).reshape(-1, weights.shape[-1]).max(axis=0)]
 
 
-def of_layers(weights: list[np.ndarray], config: ModelConfig, *given: Any) -> dict[str, np.ndarray]:
+def of_layers(weights: list[np.ndarray], *given: Any) -> dict[str, np.ndarray]:
     """Every score of (layers, H), NaN for heads that a layer lacks."""
-    layers, most = table_of(config).attention_layers, max(one.shape[2] for one in weights)
-    each = [by_numpy(one, config.at(layer), *given) for layer, one in zip(layers, weights, strict=True)]
+    most = max(one.shape[2] for one in weights)
+    each = [by_numpy(one, *given) for one in weights]
 
     def wide(row: np.ndarray) -> np.ndarray:
         return np.pad(row.astype(float), ((0, 0), (0, most - row.shape[1])), constant_values=np.nan)
@@ -109,12 +102,13 @@ def of_layers(weights: list[np.ndarray], config: ModelConfig, *given: Any) -> di
     return {name: np.concatenate([wide(scores[name]) for scores in each]) for name in each[0]}
 
 
-def by_numpy(weights: np.ndarray, config: ModelConfig, copies: tuple[int, int] | None = None) -> dict[str, np.ndarray]:
+def by_numpy(weights: np.ndarray, copies: tuple[int, int] | None = None) -> dict[str, np.ndarray]:
     """Every score of (layers, H) from weights (B, layers, H, T, T), query by query."""
     tokens = weights.shape[-1]
 
-    many = [query for query in range(tokens) if len(keys_of(config, query, tokens)) > 1]
-    shares = weights / weights.sum(axis=-1, keepdims=True)
+    seen = keys_seen(weights)
+    many = [query for query in range(tokens) if seen[query] > 1]
+    shares = weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-300)
     nats = -np.sum(shares * np.log(np.maximum(shares, 1e-300)), axis=-1)  # (B, layers, H, T)
     roots = np.sqrt(shares)
     n_heads = weights.shape[2]
@@ -132,9 +126,7 @@ def by_numpy(weights: np.ndarray, config: ModelConfig, copies: tuple[int, int] |
         "first": np.mean([weights[..., query, 0] for query in range(1, tokens)], axis=0),
         "self": np.mean([weights[..., query, query] for query in range(tokens)], axis=0),
         "entropy": nats.mean(axis=-1),
-        "entropy_share": np.mean(
-            [nats[..., query] / math.log(len(keys_of(config, query, tokens))) for query in many], axis=0
-        ),
+        "entropy_share": np.mean([nats[..., query] / math.log(seen[query]) for query in many], axis=0),
         "distance": np.sum(weights * where, axis=-1).mean(axis=-1),
         "agreement": np.mean(alike, axis=1).transpose(1, 2, 0),
     }
@@ -175,10 +167,10 @@ def test_scores_are_those_of_the_weights_of_traces_in_float64(kind: str) -> None
         torch.cat((torch.tensor([5]), row, torch.tensor([6] * (not model.config.causal), dtype=torch.long)))
         for row in twice
     ]
-    assert_same(found.repeats, of_layers(weights_of(model, torch.stack(around)), model.config, (1, length)), layers)
+    assert_same(found.repeats, of_layers(weights_of(model, torch.stack(around)), (1, length)), layers)
     assert found.text is not None
     assert found.text.sequences == 3
-    assert_same(found.text, of_layers(weights_of(model, windows[:3]), model.config), layers)
+    assert_same(found.text, of_layers(weights_of(model, windows[:3])), layers)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama, grouped", "narrow heads, after the sum"])

@@ -784,6 +784,19 @@ _M3: dict[str, Any] = {
     "index_block_size": 3,
     "index_topk_blocks": 2,
 }
+_GLM5_3: dict[str, Any] = {
+    **{key: value for key, value in _HYPER.items() if key != "rope_theta"},
+    "qk_rope_head_dim": 0,
+    "head_dim": 0,
+    "layer_types": ["linear_attention", "indexed_attention", "linear_attention"],
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "linear_head_dim": 5,
+    "linear_num_heads": 6,
+    "linear_conv_kernel_dim": 3,
+    "linear_lower_bound": -2.5,
+    "index_kpool": 2,
+    "hc_sinkhorn_iters": 3,
+}
 _LARGE4: dict[str, Any] = {
     **{key: value for key, value in _INDEXED.items() if key not in ("q_lora_rank", "rope_theta")},
     "n_routed_experts": 6,
@@ -807,6 +820,14 @@ _STEP: dict[str, Any] = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
     },
 }
+
+
+def _glm5_3(**settings: Any) -> nn.Module:
+    model = _decoder("Glm5NextText", "TextModel", **{**_GLM5_3, **settings})
+    model.size = 1.0  # rounding grows where all streams are normed before each part
+    return model
+
+
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
     **TWO_STACKS,
     "t5, its encoder": lambda: transformers.T5EncoderModel(transformers.T5Config(**T5)),
@@ -1155,7 +1176,6 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "granite moe with windows": lambda: _decoder(
         "GraniteMoeSWA", num_local_experts=3, shared_intermediate_size=20, sliding_window=4, pad_token_id=0
     ),
-    "hyperclova x": lambda: _decoder("HyperCLOVAX", residual_multiplier=0.6, logits_scaling=0.5, head_dim=8),
     "smollm 3": lambda: _decoder(
         "SmolLM3", no_rope_layer_interval=2, use_sliding_window=True, sliding_window=4, pad_token_id=0
     ),
@@ -1359,7 +1379,6 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "nanochat": lambda: _decoder("NanoChat", pad_token_id=0),
     "seed-oss": lambda: _decoder("SeedOss", head_dim=8, attention_out_bias=True, pad_token_id=0),
     "internlm 3": lambda: _as_llama("InternLM3", attention_bias=True, mlp_bias=True),
-    "iquest-coder": lambda: _as_llama("IQuestCoder"),
     "llama, a base that grows with a longer text": lambda: as_if_first(
         _decoder("Llama", max_position_embeddings=9, rope_parameters={**DYNAMIC, "rope_theta": 500.0})
     ),
@@ -1490,6 +1509,28 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         indexer_types=["full", "shared", "shared"],
         mlp_layer_types=_DENSE_BETWEEN,
         rope_parameters={**_YARN, "mscale": 1.0, "mscale_all_dim": 0.7},
+    ),
+    "glm 5.3": lambda: _glm5_3(),
+    "glm 5.3, the choice of an earlier layer, decays without a bound, and groups of experts": lambda: _glm5_3(
+        num_hidden_layers=4,
+        layer_types=["indexed_attention", "indexed_attention", "linear_attention", "full_attention"],
+        indexer_types=None,
+        mlp_layer_types=["sparse", "dense", "sparse", "sparse"],
+        index_kpool=3,
+        index_topk=3,
+        hc_mult=2,
+        hc_eps=0.04,
+        n_routed_experts=6,
+        n_group=3,
+        topk_group=2,
+        rms_norm_eps=1e-3,
+        v_head_dim=12,
+        index_topk_pattern="FSSF",
+        linear_attn_config={"num_heads": 6, "gate_lower_bound": None, "safe_gate": False, "full_attn_layers": [1]},
+        norm_topk_prob=False,
+    ),
+    "glm 5.3, one key a pool, and more of them than the text has": lambda: _glm5_3(
+        index_kpool=1, index_topk=40, linear_attn_config={"head_dim": 6, "num_heads": 5}
     ),
     "mistral large 4": lambda: _decoder("MistralLarge4Text", "TextModel", **_LARGE4, no_rope_layers=[1, 0, 1]),
     "mistral large 4, the latent keys and the choice of earlier layers": lambda: _decoder(

@@ -40,6 +40,10 @@ MADE = {
     "trocr": lambda: transformers.TrOCRForCausalLM(
         transformers.TrOCRConfig(vocab_size=40, d_model=16, decoder_layers=2, decoder_attention_heads=2,
                                  decoder_ffn_dim=24, max_position_embeddings=32, **ENDS)),
+    "hyperclovax": lambda: transformers.HyperCLOVAXForCausalLM(
+        transformers.HyperCLOVAXConfig(**HEADS, num_key_value_heads=1, residual_multiplier=0.6, logits_scaling=0.5)),
+    "iquestcoder": lambda: transformers.AutoModelForCausalLM.from_config(
+        transformers.IQuestCoderConfig(**HEADS, num_key_value_heads=1)),
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**HEADS, num_key_value_heads=1)),
 }  # fmt: skip
 

@@ -17,7 +17,10 @@ from tinytf.through.traced import trace_through
 from tinytf_cli.main import run
 
 TEXT = "the cat sat on a mat"
-KINDS = ("falcon_mamba", "t5", "xlnet", "longformer", "reformer", "jamba", "convbert", "gpt2", "trocr")
+KINDS = (
+    "falcon_mamba", "t5", "xlnet", "longformer", "reformer", "jamba", "convbert", "gpt2", "trocr", "hyperclovax",
+    "iquestcoder",
+)  # fmt: skip
 """Decoders, encoders, both, mixers that are not attention, square matrices (in, out), looked-up positions."""
 
 

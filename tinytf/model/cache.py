@@ -112,10 +112,11 @@ def _shapes(layer: ModelConfig, batch: int, capacity: int) -> dict[str, tuple[in
     """The shapes of what a layer with attention stores, by name."""
     of_head = (batch, layer.n_kv_heads, capacity)
     sizes, indexed = layer.sizes, layer.index_keys > 0 and not layer.shares_index
-    widths = {"index_keys": layer.index_width} if indexed and not layer.block_size else {}
-    if layer.block_size:  # the tokens that blocks are made of
+    compressed = layer.block_size or layer.index_pooled  # of the tokens that blocks are made of
+    widths = {"index_keys": layer.index_width} if indexed and not compressed else {}
+    if layer.block_size:
         widths |= dict.fromkeys(("block_content", "block_scores"), sizes["d_block"])
-    if layer.block_size and indexed:
+    if compressed and indexed:
         widths |= dict.fromkeys(("index_content", "index_scores"), sizes["d_index_block"])
     return {
         "keys": (*of_head, layer.d_head),

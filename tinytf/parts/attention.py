@@ -320,8 +320,17 @@ class Attention(Part):
             raise ConfigError("blocks of keys that each key head chooses need a causal mask")
         if self.indexer.index_by_head and self.indexer.index_heads != self.n_kv_heads:
             raise ConfigError(f"index_by_head needs as many index_heads as key heads, {self.n_kv_heads}")
+        if self.indexer.index_block and not self.indexer.index_by_head:
+            self._require_whole_blocks()
         if self.chunk and (self.window or not (causal and self.mask)):
             raise ConfigError(f"chunks of {self.chunk} tokens need a causal mask, and no window")
+
+    def _require_whole_blocks(self) -> None:
+        size = self.indexer.index_block
+        if self.window or self.chunk or self.blocks.block_size:
+            raise ConfigError(f"an index_block of {size} keys needs attention without windows, chunks and a block_size")
+        if self.indexer.index_pooled and self.positions == "rotary":
+            raise ConfigError("index_pooled sums keys of several positions, which positions 'rotary' turns")
 
     def words(self, causal: bool) -> dict[str, str]:
         shared = self.n_heads // self.n_kv_heads

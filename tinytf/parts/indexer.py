@@ -26,9 +26,11 @@ class Indexer(Part):
 
     With an ``index_block`` it chooses blocks of so many keys, each by the mean of its keys, which is normed and turned
     by the position of its first; the heads have no weights, and their queries are normed. Keys after the last whole
-    block are always seen (Qwen4-Exp). With ``index_by_head`` there is an index head for each key head instead, which
-    chooses for its query heads the blocks with the largest score of a key; the query's own block and those right before
-    it, ``index_near`` in all, are always among them (MiniMax M3).
+    block are always seen, unless ``index_tail`` is off (Qwen4-Exp). With ``index_pooled`` the key of a block is instead
+    a sum of its normed keys, weighted by a softmax for each dimension; the heads have weights, and queries are not
+    normed (GLM-5.3). With ``index_by_head`` there is an index head for each key head, which chooses for its query heads
+    the blocks with the largest score of a key; the query's own block and those right before it, ``index_near`` in all,
+    are always among them (MiniMax M3).
     """
 
     index_keys: int = leaf(0, COUNT, differs=True, off=0, said="{} keys that an indexer chooses", usual=(2_048,))
@@ -37,13 +39,16 @@ class Indexer(Part):
     index_eps: float = leaf(1e-6, ABOVE_ZERO, said="eps {} of the indexer's norm")
     index_norm: bool = leaf(False, off=False, said="the norm before the queries of the indexer")
     index_block: int = leaf(0, COUNT, off=0, said="blocks of {} keys that an indexer chooses", usual=(16, 128))
+    index_pooled: bool = leaf(False, off=False, said="weighted sums as the keys of blocks")
+    index_tail: bool = leaf(True, said="the keys after the last whole block")
     index_by_head: bool = leaf(False, off=False, said="a choice of blocks for each key head")
     index_near: int = leaf(0, COUNT, off=0, said="{} blocks before a query that an indexer always chooses")
     shares_index: bool = leaf(False, differs=True, said="the choice of an earlier layer's indexer")
 
     def idle(self) -> Collection[str]:
         of_choice = ("index_heads", "index_width", "index_norm", "shares_index")
-        return () if self.index_keys else (*of_choice, "index_block", "index_by_head", "index_near")
+        of_blocks = ("index_block", "index_pooled", "index_tail", "index_by_head", "index_near")
+        return () if self.index_keys else (*of_choice, *of_blocks)
 
     def require(self) -> None:
         if self.index_keys and not (self.index_heads and self.index_width):
@@ -54,6 +59,9 @@ class Indexer(Part):
             raise ConfigError(
                 f"index_keys {self.index_keys} are not whole blocks of {self.index_block}, the index_block"
             )
+        for name, value in (("index_pooled", self.index_pooled), ("index_tail false", not self.index_tail)):
+            if value and (not self.index_block or self.index_by_head):
+                raise ConfigError(f"{name} needs an index_block, and no index_by_head")
         if self.index_by_head and not self.index_block:
             raise ConfigError("index_by_head needs an index_block")
         if self.index_near and (not self.index_by_head or self.index_near * self.index_block > self.index_keys):
@@ -67,7 +75,8 @@ class Indexer(Part):
             by = f"an index head of {self.index_width} chooses for each key head"
             by += f", with the {self.index_near} nearest blocks" * (self.index_near > 0)
         by += ", by queries of their own" * self.index_norm
-        in_blocks = f" in blocks of {self.index_block}" * (self.index_block > 0)
+        in_blocks = f" in {'pooled ' * self.index_pooled}blocks of {self.index_block}" * (self.index_block > 0)
+        in_blocks += ", whole ones alone," * (not self.index_tail)
         chosen = f"the {self.index_keys:,} keys{in_blocks} that {'an earlier layer chose' if self.shares_index else by}"
         return {"window": chosen}
 
@@ -86,6 +95,18 @@ def _by_token(c: Config) -> bool:
 
 def _in_blocks(c: Config) -> bool:
     return _indexed(c) and c.index_block > 0 and not c.index_by_head
+
+
+def _of_means(c: Config) -> bool:
+    return _in_blocks(c) and not c.index_pooled
+
+
+def _pooled(c: Config) -> bool:
+    return _in_blocks(c) and c.index_pooled
+
+
+def _weighed(c: Config) -> bool:
+    return _each(c) or _pooled(c)
 
 
 def _by_head(c: Config) -> bool:
@@ -119,6 +140,8 @@ def _head_norm(o: "ModuleType", c: Config) -> Any:
 _NO_INDEX = "{no_index}"
 _NOT_TURNED = "nothing of an indexer is rotated in this layer"
 _NO_BLOCKS = "no indexer chooses blocks of keys in this layer"
+_NOT_NORMED = "queries of an indexer are not normed in this layer"
+_NO_MEANS = "no indexer chooses blocks by the means of their keys in this layer"
 _QUERIES, _KEY = ("token", "index_heads·index_width"), ("token", "index_width")
 _OF_HEADS = ("kv head", "token", "index_width")
 
@@ -135,7 +158,7 @@ ROWS: tuple[Step, ...] = (
          make=lambda o, c: o.GrowHeads(c.index_width), module="attention.index_q_growth", matrix="", late=True,
          to_loss=False),
     Step("index.q_norm", "queries of the indexer, normed", "{norm}({0}) in each head", _QUERIES, ("index.q",), "q",
-         when=_in_blocks, absent=_NO_BLOCKS, make=_head_norm, module="attention.index_q_norm", matrix="gain", late=True,
+         when=_of_means, absent=_NOT_NORMED, make=_head_norm, module="attention.index_q_norm", matrix="gain", late=True,
          to_loss=False),
     Step("index.q_norm", "queries of the indexer, normed", "{norm}({0})", _OF_HEADS, ("index.q",), "q", when=_by_head,
          make=make_norm, module="attention.index_q_norm", matrix="gain", late=True, to_loss=False),
@@ -148,30 +171,37 @@ ROWS: tuple[Step, ...] = (
          when=lambda c: _indexed(c) and not has_blocks(c), absent=_NO_INDEX,
          make=_linear, module="attention.index_k", matrix="W_IK", late=True, to_loss=False),
     Step("index.k_mean", "mean of the keys of a block", "mean of {0} over blocks of {index_block}", _KEY, ("index.k",),
-         "k", when=_in_blocks, absent=_NO_BLOCKS, make=lambda o, c: o.MeanOfBlock(c.index_block or 1), to_loss=False),
+         "k", when=_of_means, absent=_NO_MEANS, make=lambda o, c: o.MeanOfBlock(c.index_block or 1), to_loss=False),
     Step("index.k_norm", "mean of the keys of a block, normed", "{norm}({0})", _KEY, ("index.k_mean",), "k",
-         when=_in_blocks, make=make_norm, module="attention.index_k_norm", matrix="gain", late=True, to_loss=False),
+         when=_of_means, make=make_norm, module="attention.index_k_norm", matrix="gain", late=True, to_loss=False),
     Step("index.k_norm", "keys of the indexer, normed", "{norm}({0})", _KEY, ("index.k",), "k", when=_by_head,
          make=make_norm, module="attention.index_k_norm", matrix="gain", late=True, to_loss=False),
-    Step("index.k_norm", "keys of the indexer, normed", "LayerNorm({0})", _KEY, ("index.k",), "k", when=_by_token,
-         absent=_NO_INDEX, make=_norm, module="attention.index_k_norm", matrix="gain", late=True, to_loss=False),
+    Step("index.k_norm", "keys of the indexer, normed", "LayerNorm({0})", _KEY, ("index.k",), "k",
+         when=lambda c: _by_token(c) or _pooled(c), absent=_NO_INDEX, make=_norm, module="attention.index_k_norm",
+         matrix="gain", late=True, to_loss=False),
     Step("index.k_rot", "keys of the indexer, rotated", "{0} turned by its position", _KEY, ("index.k_norm",), "k",
          when=lambda c: _turned(c) and (_by_token(c) or _by_head(c)), absent=_NOT_TURNED,
          make=lambda o, c: o.Rotate(c.rope), to_loss=False),
     Step("index.k_rot", "mean of the keys of a block, rotated", "{0} turned by the position of the block's first key",
-         _KEY, ("index.k_norm",), "k", when=lambda c: _turned(c) and _in_blocks(c),
+         _KEY, ("index.k_norm",), "k", when=lambda c: _turned(c) and _of_means(c),
          make=lambda o, c: o.RotateMeans(c.rope, size=c.index_block or 1), to_loss=False),
+    Step("index.gate", "scores of each key in its block", "{0}·W_IBG", _KEY, (RESIDUAL,), "k", when=_pooled,
+         make=_linear, module="attention.index_gate", matrix="W_IBG", late=True, to_loss=False),
+    Step("index.sum", "keys of blocks, each at its last token", "Σ softmax({1} + b) ⊙ {0} over blocks of {index_block}",
+         _KEY, ("index.k_norm", "index.gate"), "k", when=_pooled,
+         make=lambda o, c: o.CompressIndex(c.index_block or 1, False), module="attention.index_sum", matrix="",
+         late=True, to_loss=False),
     *blocks.INDEX,
     Step("index.weights", "weights of the heads of the indexer", "{0}·W_IW", ("token", "index_head"), (RESIDUAL,),
-         "attention", when=_each, absent=_NO_INDEX, make=_linear, module="attention.index_weights", matrix="W_IW",
+         "attention", when=_weighed, absent=_NO_INDEX, make=_linear, module="attention.index_weights", matrix="W_IW",
          late=True, to_loss=False),
     Step("index.scores", "scores of the indexer",
          "Σ over heads of {2} / √{index_heads} · max(0, {0}·{1}ᵀ / √{index_width})", PAIRS,
-         ("<index q>", "<index k>", "index.weights"), "attention", when=_each, absent=_NO_INDEX,
-         make=lambda o, c: o.BlockIndexScores() if has_blocks(c) else o.IndexScores(), to_loss=False),
+         ("<index q>", "<index k>", "index.weights"), "attention", when=_weighed, absent=_NO_INDEX,
+         make=lambda o, c: o.BlockIndexScores() if has_blocks(c) or c.index_block else o.IndexScores(), to_loss=False),
     Step("index.scores", "scores of the indexer, one for each block",
          "Σ over heads of max(0, {0}·{1}ᵀ / √{index_width})", PAIRS, ("<index q>", "<index k>"), "attention",
-         when=_in_blocks, make=lambda o, _: o.BlockScores(), to_loss=False),
+         when=_of_means, make=lambda o, _: o.BlockScores(), to_loss=False),
     Step("index.scores", "scores of the indexer for each key head", "{0}·{1}ᵀ", KV_PAIRS,
          ("<index q>", "<index k>"), "attention", when=_by_head, make=lambda o, _: o.IndexScores(), to_loss=False),
     Step("index.chosen", "keys that the indexer chooses", "1 for the {index_keys} largest of {0} where visible, else 0",
@@ -179,9 +209,9 @@ ROWS: tuple[Step, ...] = (
          make=lambda o, c: o.ChooseKeys(o.Sight.of(c)), to_loss=False),
     blocks.CHOSEN,
     Step("index.chosen", "keys of the blocks that the indexer chooses",
-         "1 for the best {index_blocks} whole blocks by {0} and for later keys, where visible, else 0", PAIRS,
+         "1 for the best {index_blocks} whole blocks by {0}{index_tail}, where visible, else 0", PAIRS,
          ("index.scores",), "attention", recorded=True, when=_in_blocks,
-         make=lambda o, c: o.ChooseBlocks(o.Sight.of(c), c.index_block or 1), to_loss=False),
+         make=lambda o, c: o.ChooseBlocks(o.Sight.of(c)), to_loss=False),
     Step("index.chosen", "keys of the blocks that the indexer chooses for each key head",
          "1 in the {index_blocks} blocks of {index_block} keys with the largest {0}{index_near}, where visible, else 0",
          KV_PAIRS, ("index.scores",), "attention", recorded=True, when=_by_head,
@@ -201,6 +231,7 @@ def formulas(c: Config) -> dict[str, str]:
         "index_keys": f"{c.index_keys:,}",
         "index_block": str(c.index_block),
         "index_blocks": f"{c.index_keys // (c.index_block or 1):,}",
+        "index_tail": " and for later keys" * c.index_tail,
         "index_near": f", the nearest {c.index_near} among them" if c.index_near else "",
         "no_index": "the indexer of an earlier layer chooses the keys"
         if c.shares_index
@@ -210,12 +241,13 @@ def formulas(c: Config) -> dict[str, str]:
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
-    made = "index.q_norm" if c.index_block else "index.q_scaled" if _grown(c) else "index.q"
+    of_means = c.index_block and not c.index_pooled
+    made = "index.q_norm" if of_means else "index.q_scaled" if _grown(c) else "index.q"
     turned = _turned(c)
     return {
         "<into index q>": ("index.q_in" if c.index_norm else "q_a_norm" if c.q_rank else "<into mixer>",),
         "<index q made>": (made,),
         "<index q>": ("index.q_rot" if turned else made,),
-        "<index k>": ("index.k_rot" if turned or has_blocks(c) else "index.k_norm",),
+        "<index k>": ("index.sum" if c.index_pooled else "index.k_rot" if turned or has_blocks(c) else "index.k_norm",),
         "<chosen>": ("index.chosen",) if c.index_keys and not has_blocks(c) else (),
     }

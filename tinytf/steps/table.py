@@ -28,6 +28,7 @@ from tinytf.parts import (
     head,
     hyper,
     indexer,
+    kimi_delta,
     layer_inputs,
     mamba,
     mamba2,
@@ -83,8 +84,8 @@ _ROW_NUMBERS = {(row.name, row.title, row.mixer, row.when): number for number, r
 _FORMULAS = tuple(
     part.formulas
     for part in (
-        embedding, norm, attention, blocks, indexer, recurrence, gated_delta, mamba2, positions, feed_forward,
-        layer_inputs, side_conv, added_conv, altup, hyper, ngrams, pooling, head,
+        embedding, norm, attention, blocks, indexer, recurrence, gated_delta, kimi_delta, mamba2, positions,
+        feed_forward, layer_inputs, side_conv, added_conv, altup, hyper, ngrams, pooling, head,
     )
 )  # fmt: skip
 _INPUTS = tuple(

@@ -92,30 +92,6 @@ GRANITE = replace(
 """Granite 3 (IBM 2024): multipliers for embeddings, scores, residual branches and logits."""
 
 
-HYPERCLOVAX = replace(
-    LLAMA,
-    name="HyperCLOVA X",
-    model_type="hyperclovax",
-    classes={"none": "HyperCLOVAXModel", "lm": "HyperCLOVAXForCausalLM"},
-    settings=(
-        *LLAMA.settings,
-        *_MULTIPLIERS,
-        _inverse("attention_multiplier", "attention_divisor"),
-        Key("logits_scaling", "logit_scale", 1.0),  # Granite divides by it
-        Group(
-            lambda fields, draft, tensors: {"norm_order": "both" if fields.flag("use_post_norm", True) else "pre"},
-            lambda config: {"use_post_norm": config.norm_order == "both"},
-        ),
-    ),
-    stored={
-        **LLAMA.stored,
-        "blocks.{n}.attn_norm": Stored("layers.{n}.post_norm1"),
-        "blocks.{n}.ffn_norm": Stored("layers.{n}.post_norm2"),
-    },
-)
-"""HyperCLOVA X (NAVER 2024): Granite's multipliers, and norms on the output of each part."""
-
-
 def _layers(config: ModelConfig) -> list[ModelConfig]:
     return [config.at(layer) for layer in range(config.n_layers)]
 
@@ -258,13 +234,6 @@ INTERNLM3 = replace(
     settings=(*SETTINGS, _EPS_1E_5, Key("head_dim", "d_head", 128), BIASES, _FFN_BIAS),
 )
 
-IQUESTCODER = replace(
-    INTERNLM3,
-    name="IQuest-Coder",
-    model_type="iquestcoder",
-)
-"""Also a Llama in transformers."""
-
 
 def require_rope(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
     """Refuse a file without rotary settings, for families whose defaults are not implemented."""
@@ -368,6 +337,5 @@ APERTUS = replace(
 
 COUSINS = (
     APERTUS,
-    OLMO2, OLMO3, GRANITE, HYPERCLOVAX, MINISTRAL, SMOLLM3, EXAONE4, ARCEE, BITNET, SEED_OSS, INTERNLM3, IQUESTCODER,
-    CWM, MINISTRAL3,
+    OLMO2, OLMO3, GRANITE, MINISTRAL, SMOLLM3, EXAONE4, ARCEE, BITNET, SEED_OSS, INTERNLM3, CWM, MINISTRAL3,
 )  # fmt: skip

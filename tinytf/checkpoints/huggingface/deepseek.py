@@ -308,15 +308,20 @@ def read_shared(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any
 
 
 def read_sharing(fields: Fields, draft: Draft, usual: Sequence[str]) -> dict[str, Any]:
-    """The layers that take the choice of an earlier one, by the words of indexer_types or, without it, ``usual``."""
+    """The layers that take the choice of an earlier one, by the words of indexer_types or, without it, ``usual``.
+
+    Only layers with attention choose, whatever the words of the others are.
+    """
     layers, words = draft["n_layers"], fields.array("indexer_types", str, None) or usual
     if len(words) != layers:
         raise fields.fault(f"{len(words):,} layers have an indexer of their own or share one, of {layers:,}")
     meanings = {"full": False, "shared": True, "F": False, "S": True}
+    mixers = dict(draft.get("by_layer", ())).get("mixer", (draft.get("mixer", "attention"),) * layers)
+    attends = [mixer == "attention" for mixer in mixers]
     shared = [fields.meaning("indexer_types", word, meanings) for word in words]
-    if shared[0]:
+    if [own for own, has in zip(shared, attends, strict=True) if has][:1] == [True]:
         raise fields.fault("the first layer shares the choice of an indexer, and there is none before it")
-    return by_layer("shares_index", shared)
+    return by_layer("shares_index", [own and has for own, has in zip(shared, attends, strict=True)])
 
 
 def write_sharing(config: ModelConfig) -> dict[str, Any]:

@@ -87,7 +87,7 @@ _LEFT_OUT: tuple[tuple[str, Any, str], ...] = (
         "num_key_value_heads",
         8,
         (
-            "cosmos3_edge_text cwm glm4_moe glm4v_moe_text glm_ocr_text gpt_oss hy_v3 iquestcoder jamba laguna "
+            "cosmos3_edge_text cwm glm4_moe glm4v_moe_text glm_ocr_text gpt_oss hy_v3 jamba laguna "
             "llama4_text minimax minimax_m2 ministral ministral3 mistral mixtral phimoe qwen2_5_vl_text qwen2_vl_text "
             "seed_oss solar_open"
         ),
@@ -96,7 +96,7 @@ _LEFT_OUT: tuple[tuple[str, Any, str], ...] = (
     ("num_key_value_heads", 20, "glm4_moe_lite helium"),
     ("num_key_value_heads", 32, "dots1 exaone4 exaone_moe kimi_linear mistral4 qwen2 qwen3 qwen3_vl_text stablelm"),
     ("num_key_value_heads", 40, "minicpm3"),
-    ("num_key_value_heads", 64, "glm_moe_dsa mistral_large4_text"),
+    ("num_key_value_heads", 64, "glm5_next_text glm_moe_dsa mistral_large4_text"),
     ("num_key_value_heads", 128, "deepseek_v3 deepseek_v32"),
     ("head_dim", 128, "cohere2_moe"),
     ("head_dim", 64, "longcat_flash"),

@@ -1,5 +1,6 @@
 """Kimi Linear (Moonshot AI 2025): Kimi delta attention, and latent attention without positions in some layers."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,6 @@ from tinytf.checkpoints.table import Draft, Group, Key, Stored, Tensors, experts
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
-_KINDS = {FULL: "attention", LINEAR: "kimi_delta"}
 _OF_DELTA = {
     "head_dim": "linear_head_dim",
     "num_heads": "linear_num_heads",
@@ -23,33 +23,33 @@ _OF_DELTA = {
 """Keys of linear_attn_config in published files, and what transformers calls them."""
 
 
-def _read_mixers(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
-    """The mixer of each layer, and the sizes of its heads; in published files they stand in a group of their own."""
-    layers, nested = draft["n_layers"], fields.object("linear_attn_config")
+def delta_layers(kinds: Mapping[str, str], heads: int, usual: Callable[[Fields, int], Sequence[str]]) -> Group:
+    """The mixer of each layer, and the sizes of its heads; in published files they stand in a group of their own.
 
-    def size(name: str, default: int) -> int:
-        if nested is not None and name in nested.data:
-            return nested.whole(name, least=1)
-        return fields.whole(_OF_DELTA[name], default, least=1)
+    ``kinds`` are our mixers by the words of layer_types, of which ``usual`` are those of so many layers without the
+    key; ``heads`` are those of Kimi delta attention by default.
+    """
 
-    if nested is not None and "layer_types" not in fields.data:
-        full = nested.array("full_attn_layers", int, ())  # counted from 1
-        default = [FULL if layer + 1 in full else LINEAR for layer in range(layers)]
-    else:
-        default = [FULL if layer and layer % 4 == 0 else LINEAR for layer in range(layers)]
-    kinds = [
-        fields.meaning("layer_types", kind, _KINDS) for kind in fields.array("layer_types", str, default, count=layers)
-    ]
-    heads, width = size("num_heads", 32), size("head_dim", 128)
-    delta = {"n_heads": heads, "n_kv_heads": heads, "d_head": width, "d_value": width}
-    return {**mixers(draft, kinds, {"kimi_delta": delta}), "conv_width": size("short_conv_kernel_size", 4)}
+    def read(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+        layers, nested = draft["n_layers"], fields.object("linear_attn_config")
+
+        def size(name: str, default: int) -> int:
+            if nested is not None and name in nested.data:
+                return nested.whole(name, least=1)
+            return fields.whole(_OF_DELTA[name], default, least=1)
+
+        words = fields.array("layer_types", str, usual(fields, layers), count=layers)
+        mixed = [fields.meaning("layer_types", word, kinds) for word in words]
+        count, width = size("num_heads", heads), size("head_dim", 128)
+        delta = {"n_heads": count, "n_kv_heads": count, "d_head": width, "d_value": width}
+        return {**mixers(draft, mixed, {"kimi_delta": delta}), "conv_width": size("short_conv_kernel_size", 4)}
+
+    return Group(read, lambda config: _write_mixers(config, kinds))
 
 
-def _write_mixers(config: ModelConfig) -> dict[str, Any]:
-    layers, words = (
-        [config.at(layer) for layer in range(config.n_layers)],
-        {ours: kind for kind, ours in _KINDS.items()},
-    )
+def _write_mixers(config: ModelConfig, kinds: Mapping[str, str]) -> dict[str, Any]:
+    layers = [config.at(layer) for layer in range(config.n_layers)]
+    words = {ours: kind for kind, ours in [*kinds.items()][::-1]}
     found: dict[str, Any] = {"layer_types": [words.get(layer.mixer) for layer in layers]}
     for layer in layers:
         if layer.mixer == "attention":
@@ -58,6 +58,15 @@ def _write_mixers(config: ModelConfig) -> dict[str, Any]:
             sizes = (layer.d_head, layer.n_heads, layer.conv_width)
             found |= dict(zip(_OF_DELTA.values(), sizes, strict=True))
     return found
+
+
+def _usual_mixers(fields: Fields, layers: int) -> list[str]:
+    """The layers that published files list, counted from 1, or every fourth after the first."""
+    nested = fields.object("linear_attn_config")
+    if nested is not None and "layer_types" not in fields.data:
+        full = nested.array("full_attn_layers", int, ())
+        return [FULL if layer + 1 in full else LINEAR for layer in range(layers)]
+    return [FULL if layer and layer % 4 == 0 else LINEAR for layer in range(layers)]
 
 
 def _read_router(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
@@ -76,13 +85,28 @@ def _write_router(config: ModelConfig) -> dict[str, Any]:
 
 
 _IN, _MOE = "layers.{n}.self_attn", "layers.{n}.block_sparse_moe"
-_DELTA = {
+_PROJECTIONS = {
+    **{name: f"{name}_proj" for name in "qkvo"},
     "decay_low": "f_a_proj",
     "decay_in": "f_b_proj",
     "beta_in": "b_proj",
     "gate_low": "g_a_proj",
     "gate": "g_b_proj",
 }
+DELTA = {
+    **{f"blocks.{{n}}.delta.{ours}": Stored(f"{_IN}.{name}") for ours, name in _PROJECTIONS.items()},
+    **{
+        f"blocks.{{n}}.delta.{name}_conv": Stored(
+            f"{_IN}.{name}_conv1d",
+            convolution=True,
+            instead=Stored(f"{_IN}.conv1d", part=part, parts=("n_heads·d_head",) * 3, convolution=True),
+        )
+        for part, name in enumerate("qkv")
+    },
+    "blocks.{n}.delta.dt": Stored(f"{_IN}.dt", bare=True),
+    "blocks.{n}.delta.norm": Stored(f"{_IN}.o_norm", gives="head_gated"),
+}
+"""The modules of Kimi delta attention, whose names begin with forget_gate where transformers writes some of them."""
 _LAYOUTS = {name: layout for name, layout in DEEPSEEK_V3.stored.items() if ".q_a" not in name}
 
 KIMI_LINEAR = replace(
@@ -102,7 +126,7 @@ KIMI_LINEAR = replace(
         Key("kv_lora_rank", "kv_rank", 512),
         widths(64, 128, 128, 0),
         *HEAD_AND_ACTIVATION,
-        Group(_read_mixers, _write_mixers),
+        delta_layers({FULL: "attention", LINEAR: "kimi_delta"}, 32, _usual_mixers),
         routed(
             first=1, kinds=True, count="num_experts", shared="num_shared_experts", per_token="num_experts_per_token"
         ),
@@ -113,19 +137,8 @@ KIMI_LINEAR = replace(
         **_LAYOUTS,
         "blocks.{n}.attention.q": Stored(f"{_IN}.q_proj", rotary_last="n_heads"),
         "blocks.{n}.attention.k_shared": replace(_LAYOUTS["blocks.{n}.attention.k_shared"], paired=""),
-        **{f"blocks.{{n}}.delta.{name}": Stored(f"{_IN}.{name}_proj") for name in "qkvo"},
-        **{f"blocks.{{n}}.delta.{ours}": Stored(f"{_IN}.{name}") for ours, name in _DELTA.items()},
-        **{
-            f"blocks.{{n}}.delta.{name}_conv": Stored(
-                f"{_IN}.{name}_conv1d",
-                convolution=True,
-                instead=Stored(f"{_IN}.conv1d", part=part, parts=("n_heads·d_head",) * 3, convolution=True),
-            )
-            for part, name in enumerate("qkv")
-        },
-        "blocks.{n}.delta.dt": Stored(f"{_IN}.dt", bare=True),
+        **DELTA,
         "blocks.{n}.delta.decay": Stored(f"{_IN}.A_log", bare=True, among_ones=(2, 1)),
-        "blocks.{n}.delta.norm": Stored(f"{_IN}.o_norm", gives="head_gated"),
         "blocks.{n}.ffn.router": Stored(f"{_MOE}.gate"),
         "blocks.{n}.ffn.preference": Stored(f"{_MOE}.gate.e_score_correction_bias", bare=True),
         **experts(f"{_MOE}.experts", ("w1", "w3", "w2")),

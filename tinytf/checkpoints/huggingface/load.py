@@ -59,6 +59,7 @@ from tinytf.checkpoints.huggingface.gemma3n import GEMMA3N
 from tinytf.checkpoints.huggingface.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from tinytf.checkpoints.huggingface.given_states import WHISPER
 from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
+from tinytf.checkpoints.huggingface.glm5_next import GLM5_NEXT
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS, PRIVACY_FILTER
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
@@ -175,8 +176,8 @@ FAMILIES: Mapping[str, Family] = {
         COHERE2, COHERE2_MOE,
         BLOOM, MPT, FALCON,
         OPT, BIOGPT, XGLM, CTRL,
-        DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32, DEEPSEEK_V4, GLM_MOE_DSA, HY_V4, KIMI_K2, GLM4_MOE_LITE,
-        YOUTU, MINICPM3, MISTRAL4, MISTRAL_LARGE4,
+        DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32, DEEPSEEK_V4, GLM_MOE_DSA, GLM5_NEXT, HY_V4, KIMI_K2,
+        GLM4_MOE_LITE, YOUTU, MINICPM3, MISTRAL4, MISTRAL_LARGE4,
         GPT_OSS, PRIVACY_FILTER, GRANITE_SWA, GRANITE_MOE_SWA,
         GLM4_MOE, GLM4V_MOE, HY_V3, SOLAR_OPEN, DOTS1, EXAONE_MOE, AFMOE, LAGUNA, MINIMAX_M2,
         MIMO_V2_FLASH, STEP3P5, MINIMAX_M3,

@@ -17,7 +17,6 @@ SCALED_HEADS = frozenset(
         "gemma4",
         "gemma4_unified",
         "granite_docling",
-        "hyperclovax_vision_v2",
         "inkling_mm_model",
         "mistral_large4",
         "paligemma",
@@ -39,7 +38,7 @@ TOWERS: Mapping[str, str] = {
             "audioflamingo3 fun_asr_nano glmasr moss_transcribe_diarize musicflamingo qwen2_audio qwen3_asr voxtral"
         ),
         "visual": (
-            "exaone4_5 glm46v glm4v glm4v_moe glm_ocr glmga qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe "
+            "exaone4_5 glm46v glm4v glm4v_moe glm5_next glm_ocr glmga qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe "
             "qwen3_vl qwen3_vl_moe qwen4_exp"
         ),
         "vision_tower|multi_modal_projector|image_newline": "llava_next llava_next_video llava_onevision",
@@ -57,7 +56,6 @@ TOWERS: Mapping[str, str] = {
         "vision_model|vit_large_projector|multi_modal_projector": "step3p7",
         "vision_tower|vision_model|multi_modal_projector|mlp1": "qianfan_ocr",
         "vision_tower|visual_embeddings_table": "ovis2",
-        "vision_model|projector|vision_projector": "hyperclovax_vision_v2",
         "vision_model|projector": "video_llama_3",
         "vision_model": "granite_docling",
         "visual|projector": "cosmos3_edge",

@@ -91,10 +91,15 @@ def _plain(site: Site) -> Tensor:
     return site.input() if bias is None else site.input() + bias.view(-1, 1, bias.numel() // len(site.input()))
 
 
+def _plain_rate(site: Site) -> Tensor:
+    assert isinstance(site.operation, Decay)
+    return site.operation.at_rate(site.input(), site.module.weight[:, None, None])
+
+
 def states() -> Iterator[Mistake]:
     yield Mistake("nothing decays: the state keeps all that is written", Decay, lambda s: torch.zeros_like(s.derive()))
     yield Mistake("the decay grows: its sign is wrong", Decay, lambda s: -s.derive())
-    yield Mistake("the rate is A, not e^A", Decay, lambda s: -s.module.weight[:, None, None] * s.input())
+    yield Mistake("the rate is A, not e^A", Decay, _plain_rate)
     yield Mistake("steps have no softplus", Softplus, _plain)
     yield Mistake("its vectors are not scaled to length 1", Unit, lambda s: s.input())
     yield Mistake("the writing strength β is left out, as if it were 1", Sigmoid, _strength)

@@ -81,6 +81,9 @@ def visible_counts(sight: Sight, length: int) -> Tensor:
     counts = torch.full((length,), length) if allowed is None else allowed.sum(dim=-1)
     if sight.near:  # the query's own block ends with it
         return counts.minimum(sight.chosen - sight.block + 1 + torch.arange(length) % sight.block)
+    if sight.whole:
+        tails = counts % sight.whole
+        return (counts - tails).clamp(max=sight.chosen) + tails * sight.tail
     return counts.clamp(max=sight.chosen) if sight.chosen else counts
 
 

@@ -128,50 +128,52 @@ class BlockScores(Operation):
         return tokens * keys * config.index_heads * config.index_width
 
 
-@dataclass(frozen=True)
 class ChooseBlocks(ChooseKeys):
-    """1 for the keys of the best whole blocks, ``size`` long, and for those after the last whole block, else 0.
+    """1 for the keys of the best whole blocks and, with a tail, for those after the last whole block, else 0.
 
     As many blocks are chosen as there are in the chosen keys of the sight. A block is whole for a query that sees all
-    its keys.
+    its keys, and has the score of its last key.
     """
-
-    size: int
 
     def _chosen(self, scores: Tensor, padding_mask: Tensor | None) -> Tensor:
         seen = self._seen(scores, padding_mask)
         seen = torch.ones_like(scores, dtype=torch.bool) if seen is None else seen
-        blocks = (key_numbers(scores.shape[-1], padding_mask, scores.device) // self.size).unsqueeze(-2)
-        whole = seen & (blocks < seen.sum(dim=-1, keepdim=True) // self.size)
-        firsts = torch.searchsorted(blocks, blocks).expand(scores.shape)  # a block has the score of its first key
-        return torch.where(whole, self._best(scores.gather(-1, firsts), whole), seen.to(scores.dtype))
+        keys, size = scores.shape[-1], self.sight.whole
+        numbers = key_numbers(keys, padding_mask, scores.device).unsqueeze(-2)
+        blocks = numbers // size
+        whole = seen & (blocks < seen.sum(dim=-1, keepdim=True) // size)
+        lasts = torch.searchsorted(numbers, blocks * size + size - 1).clamp(max=keys - 1).expand(scores.shape)
+        others = seen.to(scores.dtype) * self.sight.tail
+        return torch.where(whole, self._best(scores.gather(-1, lasts), whole), others)
 
     def code(self, site: Site) -> str:
         (scores,) = site.names
-        hidden = "torch.ones(T, T).triu(1).bool()" if self.sight.causal else "torch.zeros(T, T).bool()"
+        hidden, size = "torch.ones(T, T).triu(1)" if self.sight.causal else "torch.zeros(T, T)", self.sight.whole
         return (
-            f"hidden, blocks = {hidden}, torch.arange(T) // {self.size}\n"
-            f"part = blocks >= (~hidden).sum(-1, keepdim=True) // {self.size}\n"
-            f"order = {scores}[:, blocks * {self.size}].masked_fill(hidden | part, -torch.inf)"
+            f"hidden, blocks = {hidden}.bool(), torch.arange(T) // {size}\n"
+            f"part = blocks >= (~hidden).sum(-1, keepdim=True) // {size}\n"
+            f"lasts = (blocks * {size} + {size - 1}).clamp(max=T - 1)\n"
+            f"order = {scores}[:, lasts].masked_fill(hidden | part, -torch.inf)"
             ".argsort(dim=-1, descending=True, stable=True)\n"
             f"best = torch.zeros_like({scores}).scatter(-1, order[:, :{self.sight.chosen}], 1.0)\n"
-            f"{site.variable} = best.masked_fill(part, 1.0).masked_fill(hidden, 0.0)"
+            f"{site.variable} = best.masked_fill(part, {float(self.sight.tail)}).masked_fill(hidden, 0.0)"
         )
 
     def arithmetic(self, cell: Cell) -> Working:
         query, key = cell.index
         seen = query + 1 if self.sight.causal else len(cell.source(0, query, key).row())
-        first, whole = key - key % self.size, seen - seen % self.size
-        source = cell.source(0, query, first)
+        size, tail = self.sight.whole, self.sight.tail
+        first, whole = key - key % size, seen - seen % size
         if key >= whole:
-            hidden = key >= seen
-            words = "hidden by the mask" if hidden else "its block is not whole yet, and such keys are always seen"
-            value = Value("chosen", float(not hidden), words)
+            source, hidden = cell.source(0, query, key), key >= seen
+            words = f"its block is not whole yet, and such keys are {'always' if tail else 'never'} seen"
+            value = Value("chosen", float(tail and not hidden), "hidden by the mask" if hidden else words)
             return Working(((source, 1),), after=(value,), leads=(source,))
-        scores = source.row()[: whole : self.size]
-        rank = 1 + int((scores > source.value).sum()) + int((scores[: first // self.size] == source.value).sum())
-        count = self.sight.chosen // self.size
-        before = (Value(source.step.name, source.value, f"of the block of {self.size} keys from key {first} on"),)
+        source = cell.source(0, query, first + size - 1)
+        scores = source.row()[size - 1 : whole : size]
+        rank = 1 + int((scores > source.value).sum()) + int((scores[: first // size] == source.value).sum())
+        count = self.sight.chosen // size
+        before = (Value(source.step.name, source.value, f"of the block of {size} keys from key {first} on"),)
         after = (Value("chosen", float(rank <= count), f"number {rank} of {len(scores)} blocks, {count} are chosen"),)
         return Working(((source, 1),), before=before, after=after, leads=(source,))
 

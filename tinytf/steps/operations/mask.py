@@ -78,7 +78,8 @@ class Sight:
 
     A window of W lets the query at t see the keys t − W + 1 … t, and if not causal as many after it; 0 is no window.
     With a ``chunk`` it sees only the keys of its own chunk of that many tokens. Of those keys an indexer leaves it
-    ``chosen``, 0 for all; with a ``block``, in whole blocks of so many, of which the ``near`` last are always chosen.
+    ``chosen``, 0 for all; with a ``block``, in whole blocks of so many, of which the ``near`` last are always chosen;
+    with ``whole``, in blocks of so many that the query sees all of, and, with a ``tail``, those after the last of them.
     With ``every`` keys are blocks of that many tokens, each at its last one.
     """
 
@@ -89,12 +90,22 @@ class Sight:
     block: int = 0
     near: int = 0
     every: int = 0
+    whole: int = 0
+    tail: bool = True
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Sight":
-        block = config.index_block if config.index_by_head else 0
-        chosen = 0 if config.block_size else config.index_keys
-        return cls(not config.looks_ahead, config.window, config.chunk, chosen, block, config.index_near)
+        block, whole = (config.index_block, 0) if config.index_by_head else (0, config.index_block)
+        return cls(
+            not config.looks_ahead,
+            config.window,
+            config.chunk,
+            chosen=0 if config.block_size else config.index_keys,
+            block=block,
+            near=config.index_near,
+            whole=whole,
+            tail=config.index_tail,
+        )
 
     def allowed(self, length: int, padding_mask: Tensor | None, device: torch.device, past: int = 0) -> Tensor | None:
         """True where a query may look, whatever an indexer chooses; None where nothing is hidden.
@@ -129,7 +140,8 @@ class Sight:
 
     def cuts(self, length: int) -> bool:
         """Whether the window, the chunks or the choice hide any key in a text of ``length`` tokens."""
-        return any(0 < most < length for most in (self.window, self.chunk, self.chosen)) or self.every > 1
+        some = any(0 < most < length for most in (self.window, self.chunk, self.chosen))
+        return some or self.every > 1 or not self.tail
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Pass, Quantity, Summand, wide
 from tinytf.steps.operations.protocols import Cell, Site
-from tinytf.steps.operations.softmax import Softmax, attention_weights, shares, softmax_gradient
+from tinytf.steps.operations.softmax import Softmax, attention_weights, sees_none, shares, softmax_gradient
 from tinytf.steps.operations.working import Value, Working
 
 
@@ -127,8 +127,8 @@ class SunkSoftmax(Softmax):
 
     def code(self, site: Site) -> str:
         scores, sink = site.names
-        sees_none = bool(torch.isneginf(site.input()).all(dim=-1).any())
-        return f"{site.variable} = F.softmax({scores}, dim=-1){'.nan_to_num(0.0)' * sees_none} * (1 - {sink})"
+        zeros = ".nan_to_num(0.0)" * bool(sees_none(site.input()).any())
+        return f"{site.variable} = F.softmax({scores}, dim=-1){zeros} * (1 - {sink})"
 
     def arithmetic(self, cell: Cell) -> Working:
         source, sink = cell.source(0, *cell.index), cell.source(1, cell.index[0], 0)

@@ -13,8 +13,13 @@ from tinytf.steps.operations.working import Series, Value, Working
 
 def attention_weights(masked: Tensor) -> Tensor:
     """Softmax over the keys; a query that sees no key gets zeros instead of NaN."""
-    blind = torch.isneginf(masked).all(dim=-1, keepdim=True)
+    blind = sees_none(masked).unsqueeze(-1)
     return masked.masked_fill(blind, 0.0).softmax(dim=-1).masked_fill(blind, 0.0)
+
+
+def sees_none(masked: Tensor) -> Tensor:
+    """Whether a query sees no key: (…, Q, K) -> (…, Q)."""
+    return torch.isneginf(masked).all(dim=-1)
 
 
 def probabilities(logits: Tensor) -> Tensor:
@@ -59,14 +64,21 @@ class Softmax(Operation):
     def forward(self, *inputs: Tensor) -> Tensor:
         return attention_weights(inputs[0])
 
+    def whole(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        return (~sees_none(site.input(0, heads))).to(torch.float32)
+
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         return (softmax_gradient(g, site.value),)
 
     def code(self, site: Site) -> str:
-        return f"{site.variable} = F.softmax({site.names[0]}, dim=-1)"
+        zeros = ".nan_to_num(0.0)" * bool(sees_none(site.input()).any())
+        return f"{site.variable} = F.softmax({site.names[0]}, dim=-1){zeros}"
 
     def arithmetic(self, cell: Cell) -> Working:
         source = cell.source(0, *cell.index)
+        if bool(sees_none(source.row())):
+            nothing = (Value("share", 0.0, "the query sees no key"),)
+            return Working(((source, 1),), after=nothing, leads=(source,))
         return shares(source, source.step.name, source.row(), lambda i: f"{i} {cell.token(i)}")
 
     def summand(self, to: Consumer) -> Summand:
