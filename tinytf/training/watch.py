@@ -172,8 +172,6 @@ class Watch:
             self._write_recipe()
         for observer in self.observers:
             observer.step(line)
-        for observer in self.observers:
-            observer.written(line)
         self._losses, self._tokens, self._began = [], 0.0, time.monotonic()
 
     def repeat(self) -> object:
