@@ -1,7 +1,7 @@
 """What is wrong with a run, in one line: each fault has a definition with thresholds, and a healthy run has none."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,8 +45,9 @@ def verdict_of(history: History) -> Verdict | None:
 
 
 def _uniform(history: History) -> float:
-    """ln V, the loss of a model that finds all tokens equally probable; NaN before the first checkpoint."""
-    return math.nan if history.config is None else math.log(history.config.vocab_size)
+    """ln V, the loss of a model that finds all tokens equally probable; NaN where V is not known (yet)."""
+    size = history.sizes.get("vocab_size") if history.config is None else history.config.vocab_size
+    return math.log(size) if size else math.nan
 
 
 def _diverged(history: History) -> str:
@@ -70,11 +71,18 @@ def _shifted(history: History) -> str:
     """At the last measurement the predictions fit the token itself, or that after the next one, much better."""
     if not history.shifts:
         return ""
-    _, itself, following, after = history.shifts[-1]
-    if not min(itself, after) < following - _SHIFTED:
+    _, *losses = history.shifts[-1]
+    if not fits_another(losses):
         return ""
+    itself, following, after = losses
     fits, best = ("the token itself", itself) if itself < after else ("the token after the next one", after)
     return f"its predictions fit {fits} with a loss of {best:.2f}, the next one with {following:.2f}"
+
+
+def fits_another(losses: Sequence[float]) -> bool:
+    """Whether predictions fit the token itself or the one after the next much better than the next; as in a history."""
+    itself, following, after = losses
+    return min(itself, after) < following - _SHIFTED
 
 
 def _nothing_new(history: History) -> str:

@@ -143,9 +143,13 @@ def shift_losses(model: Transformer, batch: Batch) -> tuple[float, ...] | None:
     with evaluating(model):
         read = None if batch.source is None else model.read(batch.source, batch.source_mask)
         hidden = model.hidden(batch.ids, padding_mask=batch.padding_mask, source=read)[:, :-2]  # (B, T − 2, C)
-        logits = model.unembed(hidden[asked]).float()
-    ids, width = batch.ids, asked.shape[1]
-    return tuple(float(F.cross_entropy(logits, ids[:, shift : shift + width][asked])) for shift in range(3))
+        return losses_by_shift(model.unembed(hidden[asked]), batch.ids, asked)
+
+
+def losses_by_shift(logits: Tensor, ids: Tensor, asked: Tensor) -> tuple[float, ...]:
+    """The losses of logits (N, V) at the positions ``asked`` (B, T − 2) of ids (B, T), as in ``shift_losses``."""
+    width = asked.shape[1]
+    return tuple(float(F.cross_entropy(logits.float(), ids[:, s : s + width][asked])) for s in range(3))
 
 
 def batch_loss(model: Transformer, batch: Batch) -> Tensor:
