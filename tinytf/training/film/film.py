@@ -396,12 +396,8 @@ def _frame(step: int, path: Path, probes: tuple[Probe, ...], models: Mapping[int
             metadata = json_or_none((file.metadata() or {}).get("tinytf", ""))
             tensors: dict[str, Numbers] = {name: file.get_tensor(name).astype(np.float32) for name in file.keys()}  # noqa: SIM118
         words = metadata["words"]  # type: ignore[index]
-        by_probe = {
-            field: {probe.name: tensors[f"{probe.name}.{field}"] for probe in probes}
-            for field in ("maps", "norms", "loss", "top")
-        }
+        by_probe = {field: {probe.name: tensors[f"{probe.name}.{field}"] for probe in probes} for field in _AXES}
         names = {probe.name: words[probe.name] for probe in probes}
-        rms = tensors["rms"]
         _require_shapes(tensors, words, probes, sizes)
     except (SafetensorError, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path} is damaged: {error}", "remove it; the other frames stay readable") from None
@@ -413,17 +409,5 @@ def _frame(step: int, path: Path, probes: tuple[Probe, ...], models: Mapping[int
     empty = np.zeros(0, dtype=np.float32)
     saved = path.with_suffix("")
     model = models.get(step, saved if (saved / "config.json").is_file() else None)
-    return Frame(
-        step=step,
-        maps=by_probe["maps"],
-        norms=by_probe["norms"],
-        loss=by_probe["loss"],
-        top=by_probe["top"],
-        words=names,
-        heads=heads,
-        gradient_norm=tensors.get("gradient_norm", empty),
-        update_ratio=tensors.get("update_ratio", empty),
-        rms=rms,
-        dead=tensors.get("dead", empty),
-        model=model,
-    )
+    measured: dict[str, Any] = by_probe | {name: tensors.get(name, empty) for name in ("rms", *_OWN_AXES)}
+    return Frame(step, **measured, words=names, heads=heads, model=model)
