@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import read_json, resolve_links
-from tinytf.report import Report, derived
+from tinytf.report import Report, derived, plain
 from tinytf.tables import Array
 from tinytf.training.folder.history import NAMES, History, Sample, Series
 from tinytf.training.folder.lines import json_or_none
@@ -236,10 +236,10 @@ class Film(Report):
         return {
             "run": str(self.run),
             "steps": self.history.steps,
-            "probes": [{**vars_of(probe), "kinds": list(probe.kinds)} for probe in self.probes],
+            "probes": [{**plain(probe), "kinds": list(probe.kinds)} for probe in self.probes],
             "learned_at": LEARNED,
-            "learned": [vars_of(learned) for learned in self.learned],
-            "appeared": [{**vars_of(appeared), "words": appeared.words} for appeared in self.appeared],
+            "learned": [plain(learned) for learned in self.learned],
+            "appeared": [{**plain(appeared), "words": appeared.words} for appeared in self.appeared],
             "frames": [self._frame(frame) for frame in self.frames],
         }
 
@@ -307,11 +307,6 @@ class Films(Report):
         """The arrays of both films, their names prefixed with the number of the run."""
         arrays = [(number, array) for number, film in enumerate(self.films) for array in film.stored()]
         return [replace(array, name=f"{number}.{array.name}") for number, array in arrays]
-
-
-def vars_of(instance: Any) -> dict[str, Any]:
-    """The fields of a frozen object, without its cached properties."""
-    return {name: getattr(instance, name) for name in instance.__dataclass_fields__}
 
 
 def read_film(run: Path) -> Film:
