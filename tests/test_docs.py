@@ -32,6 +32,7 @@ from tinytf.pytest_plugin import Port
 from tinytf.recorders import recorder
 from tinytf.report import Data, Report, plain
 from tinytf.text.corpus import find_files
+from tinytf.training.folder.reader import read_history
 from tinytf_cli.main import EVERY, run
 from tinytf_cli.output import Output
 from tinytf_cli.views.draw import Shown
@@ -239,8 +240,20 @@ def test_the_python_of_a_page_runs_and_gives_what_the_page_says(
         "datasets": SimpleNamespace(Dataset=generator),
     }
     for code in code_blocks("python", page):
-        exec(code, names)
+        if not code.startswith("import lightning"):
+            exec(code, names)
     assert eval(holds, names)
+
+
+def test_the_trainer_of_lightning_is_watched_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("lightning", reason="no dependency of the project")
+    monkeypatch.chdir(tmp_path)
+    (code,) = (code for code in code_blocks("python", "loops.md") if code.startswith("import lightning"))
+    exec(code, {"tinytf": tinytf, "torch": torch, "F": torch.nn.functional})
+    history = read_history(Path("runs/lit"))
+    assert history.last == history.steps == 20
+    assert [step for step, _ in history.held_out] == [10, 20]
+    assert history.loss[-1] < history.loss[0]
 
 
 def test_the_python_of_the_ports_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,10 +28,12 @@ def changed(recipe: Recipe, **changes: object) -> Recipe:
 class Called(Observer):
     """Calls a function with the line of every step, once it is written, and the setup of the run."""
 
+    reads_files = True
+
     def __init__(self, call: Callable[[Metrics, Setup], object]) -> None:
         self.call = call
 
-    def written(self, line: Metrics) -> None:
+    def step(self, line: Metrics) -> None:
         self.call(line, self.loop.setup)
 
 

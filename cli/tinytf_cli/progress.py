@@ -27,6 +27,8 @@ _WIDEST = 78
 class TrainingProgress(Observer):
     """Shows how far a run is. Off a terminal, at most one line every few seconds."""
 
+    reads_files = True
+
     def __init__(self, steps: int, out: Path, stream: TextIO | None = None) -> None:
         self.steps, self.out, self.stream = steps, out, stream or sys.stderr
         self.started = self.reported_at = time.monotonic()
@@ -65,7 +67,7 @@ class TrainingProgress(Observer):
         else:
             self._line(line)
 
-    def written(self, line: Metrics) -> None:
+    def step(self, line: Metrics) -> None:
         if self.loop.group.writes:
             with suppress(OSError):  # a closed terminal must not stop the training
                 self._update(line, self.loop.setup)

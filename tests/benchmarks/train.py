@@ -11,12 +11,18 @@ steps, and compares the loss on text that none was trained on.
 On a machine that others use too, the time of the processor with one thread (OMP_NUM_THREADS=1) says most.
 
     python tests/benchmarks/train.py --repeat 7 --steps 2000
+
+``--memory 5`` measures instead the most memory of processes that train 200 steps by one of the loops, in turns.
 """
 
+import argparse
 import itertools
 import json
 import math
 import os
+import resource
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -164,16 +170,57 @@ def stepped(loop: Loop) -> None:
         loop.step()
 
 
+def peak_bytes(loop: str, text: str, out: Path) -> int:
+    """The most memory of this process (ru_maxrss) after training 200 steps by ``loop``: tinytf's, or nanoGPT's."""
+    if loop == "tinytf":
+        run = begun(text, out / "run", recipe_of("float32", 0))
+        for _ in range(200):
+            stepped(run)
+    else:
+        table = {character: number for number, character in enumerate(sorted(set(text)))}
+        stream = torch.tensor([table[character] for character in text], dtype=torch.uint8)
+
+        def batches(number: int) -> tuple[Tensor, Tensor]:
+            starts = torch.randint(len(stream) - BLOCK, (BATCH,), generator=torch.Generator().manual_seed(number))
+            windows = torch.stack([stream[start : start + BLOCK + 1] for start in starts.tolist()]).long()
+            return windows[:, :-1], windows[:, 1:]
+
+        step = plain_step(plain_model(len(table)), batches, lambda _: 1e-3, [], bare=False)
+        for number in range(200):
+            step(number)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def memory(repeat: int, arguments: list[str]) -> int:
+    """Compare the memory of processes that run one after the other, in turns."""
+    peaks: dict[str, list[float]] = {"tinytf": [], "nanoGPT's loop": []}
+    for _ in range(repeat):
+        for loop, values in peaks.items():
+            command = [sys.executable, __file__, "--only", loop, *arguments]
+            values.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]))
+    note = ", ".join(f"{loop} {statistics.median(values) / 2**20:.0f} MiB" for loop, values in peaks.items())
+    row = Row("most memory, tinytf / nanoGPT's loop", ratio(peaks, "tinytf", "nanoGPT's loop"), goal=1.1, note=note)
+    return 1 if show(f"Memory of a training of characters, 200 steps, median of {repeat}", [row]) else 0
+
+
 def main() -> int:
     parser = options(__doc__, repeat=7)
     parser.add_argument("--steps", type=int, default=0, help="compare held-out losses after so many steps (0: not)")
     parser.add_argument("--text", type=Path, help="train on this text instead of the stories")
+    parser.add_argument("--memory", type=int, default=0, help="measure memory, in so many turns (0: time)")
+    parser.add_argument("--only", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    if chosen.memory:
+        return memory(chosen.memory, ["--text", str(chosen.text)] if chosen.text else [])
     sys.path.insert(0, str(ROOT / "samples" / "stories"))
     from generate import stories
 
-    show_machine("torch", "tinytf")
     text = chosen.text.read_text("utf-8") if chosen.text else "\n\n".join(itertools.islice(stories(seed=1), 300))
+    if chosen.only:
+        with tempfile.TemporaryDirectory() as name:
+            sys.stdout.write(f"{peak_bytes(chosen.only, text, Path(name))}\n")
+        return 0
+    show_machine("torch", "tinytf")
     with tempfile.TemporaryDirectory() as name:
         out = Path(name)
         dtypes = (("tinytf", "float32"), ("bfloat16", "bfloat16"))

@@ -211,7 +211,7 @@ def test_the_epochs_of_conversations_count_their_tokens_and_no_padding(tokenizer
     history = read_history(tmp_path / "run")
     setup = prepare(corpus, asked, tmp_path / "again", tokenizer)
     lengths = [stop - start - 1 for start, stop in setup.examples.train.parts]
-    drawn = [lengths[number] for step in range(20) for number in setup.examples._draw(step)]
+    drawn = [lengths[number] for step in range(20) for number in setup.examples.drawn(step)]
     assert history.step_tokens == round(sum(drawn) / 20) < 4 * asked.block
     assert history.epochs == 6 * history.step_tokens / setup.counts[0]
 

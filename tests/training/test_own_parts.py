@@ -32,17 +32,26 @@ class Noted(tinytf.Observer):
         self.calls.append("step")
         line.own["square"] = line.step**2
 
-    def written(self, line: Metrics) -> None:
-        newest = (self.loop.out / "metrics.jsonl").read_text("ascii").splitlines()[-1]
-        self.calls.append(f"written {json.loads(newest)['step']}")
-
     def end(self) -> None:
         self.calls.append("end")
 
 
+class Reading(tinytf.Observer):
+    """Notes the newest line of the files at each step."""
+
+    reads_files = True
+
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+
+    def step(self, line: Metrics) -> None:
+        newest = (self.loop.out / "metrics.jsonl").read_text("ascii").splitlines()[-1]
+        self.calls.append(f"written {json.loads(newest)['step']}")
+
+
 def test_an_observer_is_called_at_every_step_and_its_numbers_are_all_that_changes(tmp_path: Path) -> None:
     noted = Noted()
-    tinytf.train(STORY, SHORT, tmp_path / "observed", observers=[noted])
+    tinytf.train(STORY, SHORT, tmp_path / "observed", observers=[Reading(noted.calls), noted])
     tinytf.train(STORY, SHORT, tmp_path / "alone")
     assert noted.calls == [call for n in range(1, 5) for call in ("gradients", "step", f"written {n}")] + ["end"]
     observed, alone = files_of(tmp_path / "observed"), files_of(tmp_path / "alone")

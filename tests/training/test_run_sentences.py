@@ -39,6 +39,11 @@ def test_a_run_says_how_unsure_it_is_at_its_best_and_was_at_first() -> None:
     )
     assert run(losses[:1]).sentence == f"After 0 steps {unsure} 65 tokens."
     assert run([]).sentence == ""
+    lost = run([(10, math.log(60)), (30, math.log(80))])
+    assert lost.history is not None
+    assert replace(lost, history=replace(lost.history, sizes={"vocab_size": 65})).sentence == (
+        "After 30 steps the model predicts text that it did not train on worse than a guess among all 65 tokens."
+    )
     assert RunReport("a", Path("a"), None, "torn").sentence == ""
 
 

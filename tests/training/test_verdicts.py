@@ -1,6 +1,5 @@
 """What is said of a run depends on its training alone, not on how much was measured after it."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -51,35 +50,6 @@ def test_no_verdict_changes_with_the_number_of_batches_of_the_last_measurement(
     assert few_losses[-1][1].loss == read_history(few).held_out[-1][1] != many_losses[-1][1].loss
     ranked = compare_runs([tmp_path], by="held-out").runs
     assert len({run.history.best for run in ranked if run.history}) == 1
-
-
-def old_run(folder: Path, last: float, held_out_tokens: int) -> History:
-    """A run of an earlier version, which measured its last held-out loss on steps // 4 batches."""
-    losses = {50: 2.0, 75: 2.1, 100: last}
-    lines = [
-        {
-            "step": step,
-            "loss": 3.0,
-            "lr": 1e-3,
-            "grad_norm": 1.0,
-            **({"held_out_loss": losses[step]} if step in losses else {}),
-        }
-        for step in range(1, 101)
-    ]
-    folder.mkdir()
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "ascii")
-    (folder / "recipe.json").write_text(json.dumps({"steps": 100, "batch": 2, "block": 8}), "ascii")
-    (folder / "text.json").write_text(json.dumps({"held_out_tokens": held_out_tokens}), "ascii")
-    return read_history(folder)
-
-
-def test_the_long_last_measurement_of_an_older_run_is_no_part_of_its_curve(tmp_path: Path) -> None:
-    low, high = (old_run(tmp_path / str(last), last, held_out_tokens=10_000) for last in (1.5, 2.9))
-    assert low.best == high.best == (50, 2.0)
-    assert low.risen == high.risen == pytest.approx(0.1)
-    assert [(step, measured.loss) for step, measured in high.thorough] == [(100, 2.9)]
-    short = old_run(tmp_path / "short", 2.9, held_out_tokens=100)  # all of it is in the few batches
-    assert short.risen == pytest.approx(0.9)
 
 
 def test_a_text_without_blank_lines_has_held_out_text_and_one_of_which_nothing_is_held_out_says_so(

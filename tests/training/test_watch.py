@@ -15,6 +15,7 @@ from training_runs import STORY, metrics_of, train
 import tinytf
 from tinytf.errors import UsageError
 from tinytf.training.folder.reader import read_history
+from tinytf.training.folder.verdict import verdict_of
 from tinytf.training.recipe import Recipe
 
 
@@ -25,10 +26,10 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.qkv, self.dropout = heads, nn.Linear(width, 3 * width), nn.Dropout(0.1)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, causal: bool = True) -> Tensor:
         q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, 2))
         scores = q @ k.mT / math.sqrt(q.shape[-1])
-        visible = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        visible = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril(0 if causal else x.shape[1])
         weights = self.dropout(F.softmax(scores.masked_fill(~visible, -math.inf), -1))
         return (weights @ v).transpose(1, 2).flatten(2)
 
@@ -39,8 +40,8 @@ class Block(nn.Module):
         self.norm, self.attn = nn.LayerNorm(width), Attention(width, 2)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.mlp(self.norm(x + self.attn(self.norm(x))))
+    def forward(self, x: Tensor, causal: bool = True) -> Tensor:
+        return x + self.mlp(self.norm(x + self.attn(self.norm(x), causal)))
 
 
 class Net(nn.Module):
@@ -52,10 +53,10 @@ class Net(nn.Module):
         self.trunk = nn.ModuleDict({"h": nn.ModuleList(Block(16) for _ in range(2))})
         self.head = nn.Linear(16, 9)
 
-    def forward(self, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, ids: Tensor, targets: Tensor, causal: bool = True) -> tuple[Tensor, Tensor]:
         x = self.embed(ids)
         for block in self.trunk["h"]:
-            x = block(x)
+            x = block(x, causal)
         logits = self.head(x)
         return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
@@ -257,3 +258,52 @@ def test_the_recipe_of_a_watched_run_names_the_model_and_how_far_it_went(tmp_pat
     loop(tmp_path, 3)
     recipe = json.loads((tmp_path / "recipe.json").read_text("utf-8"))
     assert (recipe["watched"], recipe["steps"], recipe["lr"]) == ("Net", 3, 3e-3)
+
+
+def itself(ids: Tensor) -> Tensor:
+    return ids[:, :-1]
+
+
+def after_the_next(ids: Tensor) -> Tensor:
+    return torch.cat([ids[:, 2:], torch.full_like(ids[:, :1], -100)], 1)
+
+
+def counted(step: int) -> Tensor:
+    """Numbers in order, in some of which a number is another."""
+    draw = torch.Generator().manual_seed(step)
+    ids = (torch.randint(9, (4, 1), generator=draw) + torch.arange(13)) % 9
+    return torch.where(torch.rand(ids.shape, generator=draw) < 0.1, torch.randint(9, ids.shape, generator=draw), ids)
+
+
+@pytest.mark.parametrize(
+    ("fault", "targets", "causal", "batch_of", "lr"),
+    [
+        ("", lambda ids: ids[:, 1:], True, counted, 3e-3),
+        ("", itself, False, counted, 3e-3),  # an encoder, which sees the token
+        ("labels shifted wrongly", itself, True, counted, 3e-3),
+        ("labels shifted wrongly", after_the_next, True, counted, 3e-3),
+        ("data all the same", lambda ids: ids[:, 1:], True, lambda _: counted(0), 3e-3),
+        ("stuck at ln V", lambda ids: ids[:, 1:], True, counted, 0.0),
+        ("dead units", lambda ids: ids[:, 1:], True, counted, 1.0),
+    ],
+)
+def test_a_watched_loop_gets_the_verdicts_that_its_data_allows(
+    fault: str, targets: Callable[[Tensor], Tensor], causal: bool, batch_of: Callable[[int], Tensor], lr: float,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    torch.manual_seed(0)
+    model = Net()
+    torch.nn.init.normal_(model.head.weight, std=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    with tinytf.watch(model, optimizer, run=tmp_path / "run", every=25) as watch:
+        for step in range(150):
+            ids = batch_of(step)
+            optimizer.zero_grad()
+            model(ids[:, :-1], targets(ids), causal=causal)[1].backward()
+            optimizer.step()
+            watch.step()
+            if step in (74, 149):
+                watch.held_out(2.0)
+    assert [step for step, _ in read_history(tmp_path / "run").held_out] == [75, 150]
+    verdict = verdict_of(read_history(tmp_path / "run"))
+    assert (verdict.fault if verdict else "") == fault

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -36,6 +37,8 @@ class Observer:
     """
 
     loop: "Loop"
+    reads_files: ClassVar[bool] = False
+    """Whether its steps come after those that write, so that the line is in the files; it can add nothing then."""
 
     def begin(self, loop: "Loop") -> None:
         """Called before the first step of this process."""
@@ -47,18 +50,12 @@ class Observer:
     def step(self, line: Metrics) -> None:
         """Called after the weights have changed."""
 
-    def written(self, line: Metrics) -> None:
-        """Called once the line is in the files."""
-
-    def flush(self) -> None:
-        """Called before a checkpoint is written: what was written so far has to reach the disk."""
-
     def end(self) -> None:
         """Called after the last step, also if the run fails; the last observer first."""
 
 
 class Loop:
-    """Trains ``setup.model``; ``progress`` says how far. ``stopping`` ends ``run`` after the current step.
+    """Trains ``setup.model``; ``progress`` says how far. ``stopping``, asked after each step, ends ``run``.
 
     ``batch`` and ``line`` are those of the latest step, and ``saved`` is the step of the newest checkpoint. ``pending``
     is a line that was saved, but neither measured nor written before the process ended.
@@ -134,14 +131,11 @@ class Loop:
             self.fail(f"the gradient norm is {sign_of(line.grad_norm)}", line.step)
 
     def tell(self, line: Metrics) -> None:
-        """Let the observers measure what is due after a step, and know once its line is written."""
-        self.line = line
+        """Let the observers measure, write and save what is due after a step."""
+        self.line, self.stopping = line, self.interrupted()
         for observer in self.observers:
             observer.step(line)
         reshard_model(self.model)
-        self.stopping = self.interrupted() or line.stopped is not None
-        for observer in self.observers:
-            observer.written(line)
 
     def fail(self, fault: str, step: int) -> None:
         """Raise TrainingError with the step, the example and the first forward step whose numbers are not finite.

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from tinytf.training.loop import Loop
 from tinytf.training.metrics import Metrics
 from tinytf.training.pace import Pace
 from tinytf.training.recipe import Recipe
-from tinytf.training.start import rehearsed
+from tinytf.training.start import started
 from tinytf.training.tuning.peak import matrix_peak, training_flops
 
 _TIMED_STEPS, _PADDING_STEPS = 5, 100
@@ -155,7 +156,9 @@ def plan(
     first step.
     """
     require_free(out, resume=False, overwrite=overwrite)
-    with rehearsed(corpus, recipe, device, tokenizer, model, on_progress) as loop:
+    with TemporaryDirectory(prefix="tinytf-plan-") as folder:
+        begin = {"tokenizer": tokenizer, "model": model, "on_progress": on_progress}
+        loop = started(corpus, recipe, Path(folder), torch.device(device), **begin)  # type: ignore[arg-type]
         setup, trained = loop.setup, [parameter for parameter in loop.parameters if parameter.requires_grad]
         token_bytes = sum(path.stat().st_size for path in (loop.out / TOKENS).glob("*.bin"))
         batch = setup.examples.batch(0)

@@ -1,9 +1,7 @@
 """What every run starts with: the loop of a recipe on a corpus, from its newest checkpoint or its first weights."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 
@@ -91,18 +89,3 @@ def started(
             for note in describe_changes(out, stored, recipe, loop.progress.step):
                 on_note(note)
     return loop
-
-
-@contextmanager
-def rehearsed(
-    corpus: Corpus,
-    recipe: Recipe,
-    device: torch.device | str,
-    tokenizer: Tokenizer | None,
-    model: Transformer | None,
-    on_progress: Stage,
-) -> Iterator[Loop]:
-    """The loop of a run in a temporary folder, to plan it; trains ``model`` if given. Raises as ``train`` does."""
-    with TemporaryDirectory(prefix="tinytf-plan-") as folder:
-        begin = {"tokenizer": tokenizer, "model": model, "on_progress": on_progress}
-        yield started(corpus, recipe, Path(folder), torch.device(device), **begin)  # type: ignore[arg-type]

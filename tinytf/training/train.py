@@ -174,8 +174,10 @@ def give_observers(
     on_progress: Stage,
     on_note: Callable[[str], None],
 ) -> None:
-    """Give the loop its observers. Each adds to the line of a step, and the last ones write it."""
+    """Give the loop its observers. Each adds to the line of a step, the last ones write it and save the run."""
     recipe, group, heads = loop.recipe, loop.group, Heads(loop)
+    log, events = Log(), [EventFiles()] if tensorboard and group.writes else []
+    saving = Saving([log.flush, *(files.flush for files in events)])
     no_noise = why_no_noise(recipe, group)
     if recipe.probe_every and no_noise:
         on_note(f"the noise of the gradient is not measured: {no_noise}")
@@ -184,17 +186,18 @@ def give_observers(
         heads,
         *([] if no_noise else [GradientNoise(heads)]),
         explanation,
-        Saving(),
-        HeldOut(on_progress),
+        HeldOut(on_progress, saving.save_last),
         Samples(loop, heads),
-        *observers,
-        Log(),
+        *(observer for observer in observers if not observer.reads_files),
+        log,
         *(
             [Pace(loop.out / SPEED, lambda: peak_of(loop.model.config, recipe, loop.device, group.count, on_note))]
             if group.writes
             else []
         ),
-        *([EventFiles()] if tensorboard and group.writes else []),
+        *events,
+        saving,
+        *(observer for observer in observers if observer.reads_files),
     ]
 
 

@@ -25,6 +25,7 @@ from tinytf.training.folder.run_files import METRICS, RECIPE, SPEED, remove_run
 from tinytf.training.loop import Loop, Observer
 from tinytf.training.metrics import Metrics
 from tinytf.training.observers.inside import Heads
+from tinytf.training.observers.labels import Labels
 from tinytf.training.observers.layers import Layers, first_module
 from tinytf.training.observers.log import Log, Pace
 from tinytf.training.observers.spikes import Spikes
@@ -113,7 +114,7 @@ class Watch:
             self.setup, self.batch = Setup(opened.transformer, opened.tokenizer, shown), shown.example
             self.observers.append(Heads(cast(Loop, self)))
         self._pace = Pace(self.out / SPEED)
-        self.observers += [*observers, Log(), self._pace, *([EventFiles()] if tensorboard else [])]
+        self.observers += [Labels(every), *observers, Log(), self._pace, *([EventFiles()] if tensorboard else [])]
         self._losses: list[Tensor] = []
         self._adds_up = False
         self._pass: Callable[[], object] = lambda: None
@@ -172,8 +173,6 @@ class Watch:
             self._write_recipe()
         for observer in self.observers:
             observer.step(line)
-        for observer in self.observers:
-            observer.written(line)
         self._losses, self._tokens, self._began = [], 0.0, time.monotonic()
 
     def repeat(self) -> object:

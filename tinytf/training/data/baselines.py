@@ -38,7 +38,7 @@ def data_facts(examples: Examples, recipe: Recipe, vocab_size: int) -> dict[str,
         if tokens >= _TOKENS:
             break
     held_out = list(examples.held_out(FEW_BATCHES))
-    rows = [_hashes(_text(batch, masked)) for batch in train[:COMPARED]]
+    rows = [hashes(_text(batch, masked)) for batch in train[:COMPARED]]
     known, passages = (np.concatenate([_passages(_text(batch, masked)) for batch in part] or [np.zeros(0, np.uint64)])
                        for part in (train, held_out))  # fmt: skip
     return {
@@ -54,7 +54,7 @@ def _text(batch: Batch, masked: bool) -> Ids:
     return ids if batch.source is None else np.concatenate([batch.source.numpy(), ids], axis=1)
 
 
-def _hashes(ids: NDArray[Any]) -> Hashes:
+def hashes(ids: NDArray[Any]) -> Hashes:
     """A hash of each row (…, T), whatever its padding with 0."""
     return np.asarray((ids.astype(np.uint64) * _FACTORS[: ids.shape[-1]]).sum(-1))
 
@@ -64,7 +64,7 @@ def _passages(ids: Ids) -> Hashes:
     if ids.shape[1] < PASSAGE:
         return np.zeros(0, np.uint64)
     windows = sliding_window_view(ids, PASSAGE, axis=1)
-    return _hashes(windows[windows.min(-1) < windows.max(-1)])
+    return hashes(windows[windows.min(-1) < windows.max(-1)])
 
 
 def _asked(batches: Iterable[Batch]) -> tuple[Ids, Ids]:

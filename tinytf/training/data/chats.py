@@ -3,7 +3,7 @@
 A stream of conversations is uint32: ids, with one bit for the first token of each and one for tokens to learn.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from tinytf.errors import TrainingError
 from tinytf.text.chat import Conversation
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.answers import assistant_spans
-from tinytf.training.data.examples import IGNORED, Batch, Examples, Ids, positions_where, seeded, spread
+from tinytf.training.data.examples import IGNORED, Batch, DrawnExamples, Ids, positions_where
 from tinytf.training.recipe import Recipe
 
 FIRST, LEARNED = np.uint32(1 << 31), np.uint32(1 << 30)
@@ -109,7 +109,7 @@ class Turns:
         return size - sum(stop - start - 1 for row in rows for start, stop in row), size
 
 
-class ChatTurns(Examples):
+class ChatTurns(DrawnExamples):
     """Conversations drawn uniformly; only the assistant's tokens are targets."""
 
     def __init__(self, train: Ids, held_out: Ids, recipe: Recipe, packs: bool = False) -> None:
@@ -118,34 +118,19 @@ class ChatTurns(Examples):
         if not len(self.train):
             raise TrainingError("no conversation has an assistant message after another message")
 
-    def _draw(self, step: int) -> list[int]:
-        numbers: list[int] = seeded(self.seed, step).integers(0, len(self.train), self.size).tolist()
-        return numbers
-
-    def batch(self, step: int) -> Batch:
-        return self.train.batch(self._draw(step))
-
     def tokens(self, step: int) -> int:
-        padding, size = self.train.padding(self._draw(step))
+        padding, size = self.train.padding(self.drawn(step))
         return size - padding
 
     def padding(self, steps: int) -> float:
         """The share of padding in the batches of the first ``steps`` steps."""
-        padding, sizes = zip(*(self.train.padding(self._draw(step)) for step in range(steps)), strict=True)
+        padding, sizes = zip(*(self.train.padding(self.drawn(step)) for step in range(steps)), strict=True)
         return sum(padding) / sum(sizes)
-
-    @property
-    def held_out_batches(self) -> int:
-        return -(-len(self.held_out_set) // self.size)
-
-    def held_out(self, limit: int | None = None) -> Iterator[Batch]:
-        for first in spread(self.held_out_batches, self.size, limit):
-            yield self.held_out_set.batch(range(first, min(first + self.size, len(self.held_out_set))))
 
     @property
     def prompt(self) -> list[int]:
         """The first held-out conversation, or else the first one, up to where the assistant speaks."""
-        batch = (self.held_out_set if len(self.held_out_set) else self.train).batch([0])
+        batch = self.first
         first = int((batch.targets[0] != IGNORED).nonzero()[0])
         ids: list[int] = batch.ids[0, : first + 1].tolist()
         return ids

@@ -83,6 +83,38 @@ class Examples:
         return iter(())
 
 
+class DrawnExamples(Examples):
+    """Examples of a set drawn uniformly, ``size`` a step; both sets have a length and a ``batch`` of some numbers."""
+
+    train: Any
+    held_out_set: Any
+    size: int
+    seed: int
+
+    def drawn(self, step: int) -> list[int]:
+        """The numbers of the examples of a step."""
+        numbers: list[int] = seeded(self.seed, step).integers(0, len(self.train), self.size).tolist()
+        return numbers
+
+    def batch(self, step: int) -> Batch:
+        batch: Batch = self.train.batch(self.drawn(step))
+        return batch
+
+    @property
+    def first(self) -> Batch:
+        """The first held-out example, or else the first one."""
+        batch: Batch = (self.held_out_set if len(self.held_out_set) else self.train).batch([0])
+        return batch
+
+    @property
+    def held_out_batches(self) -> int:
+        return -(-len(self.held_out_set) // self.size)
+
+    def held_out(self, limit: int | None = None) -> Iterator[Batch]:
+        for first in spread(self.held_out_batches, self.size, limit):
+            yield self.held_out_set.batch(range(first, min(first + self.size, len(self.held_out_set))))
+
+
 def seeded(seed: int, step: int) -> np.random.Generator:
     """The random generator of a step."""
     return np.random.default_rng([seed, step])
@@ -132,9 +164,11 @@ class NextToken(Examples):
         groups: Sequence[tuple[int, float]] = (),
     ) -> None:
         block = recipe.block
-        if len(train) <= block:
+        counts, weights = np.array(groups or [(len(train), 1.0)]).T
+        if (shortest := int(counts.min())) <= block:
+            text = "one of the texts" if len(counts) > 1 else "the text"
             raise TrainingError(
-                f"the text has {len(train)} tokens to train on, but a block needs {block + 1}",
+                f"{text} has {shortest:,} tokens to train on, but a block needs {block + 1}",
                 "give a longer text or a smaller --block",
             )
         self.train, self.held_out_set, self.recipe, self.block, self.size = train, held_out, recipe, block, recipe.batch
@@ -143,14 +177,8 @@ class NextToken(Examples):
         )
         self.document_starts = np.concatenate(([0], starts[starts < len(train) - block]))
         self.vocab_size = vocab_size
-        counts, weights = np.array(groups or [(len(train), 1.0)]).T
         self.group_starts, self.start_counts = (counts.cumsum() - counts).astype(int), counts.astype(int) - block
         self.shares = weights / weights.sum()
-        if self.start_counts.min() < 1:
-            raise TrainingError(
-                f"one of the texts has {int(counts.min()):,} tokens to train on, but a block needs {block + 1}",
-                "give a longer text or a smaller --block",
-            )
 
     def seen(self, step: int) -> Batch:
         return self._drawn(seeded(self.recipe.seed, step))

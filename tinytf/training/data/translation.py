@@ -16,7 +16,7 @@ from tinytf.files import parse_json
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.chats import FIRST, LEARNED, plain_ids
-from tinytf.training.data.examples import IGNORED, Batch, Examples, Ids, positions_where, seeded, spread
+from tinytf.training.data.examples import IGNORED, Batch, DrawnExamples, Ids, positions_where
 from tinytf.training.recipe import Recipe
 
 
@@ -86,7 +86,7 @@ class Pairs:
         return Batch(ids, torch.where(real, labels, IGNORED), real, source, source_mask)
 
 
-class Translations(Examples):
+class Translations(DrawnExamples):
     """Pairs drawn uniformly. Raises UsageError for one that is longer than a block."""
 
     def __init__(self, train: Ids, held_out: Ids, recipe: Recipe, start: int) -> None:
@@ -100,23 +100,6 @@ class Translations(Examples):
                 f"give --block {longest}, or leave out long pairs",
             )
 
-    def batch(self, step: int) -> Batch:
-        numbers: list[int] = seeded(self.seed, step).integers(0, len(self.train), self.size).tolist()
-        return self.train.batch(numbers)
-
     def tokens(self, step: int) -> int:
         batch = self.batch(step)
         return sum(int(mask.sum()) for mask in (batch.padding_mask, batch.source_mask) if mask is not None)
-
-    @property
-    def first(self) -> Batch:
-        """The first held-out pair, or else the first one."""
-        return (self.held_out_set if len(self.held_out_set) else self.train).batch([0])
-
-    @property
-    def held_out_batches(self) -> int:
-        return -(-len(self.held_out_set) // self.size)
-
-    def held_out(self, limit: int | None = None) -> Iterator[Batch]:
-        for first in spread(self.held_out_batches, self.size, limit):
-            yield self.held_out_set.batch(range(first, min(first + self.size, len(self.held_out_set))))

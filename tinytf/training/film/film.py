@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import read_json, resolve_links
-from tinytf.report import Report, derived
+from tinytf.report import Report, derived, plain
 from tinytf.tables import Array
 from tinytf.training.folder.history import NAMES, History, Sample, Series
 from tinytf.training.folder.lines import json_or_none
@@ -236,10 +236,10 @@ class Film(Report):
         return {
             "run": str(self.run),
             "steps": self.history.steps,
-            "probes": [{**vars_of(probe), "kinds": list(probe.kinds)} for probe in self.probes],
+            "probes": [{**plain(probe), "kinds": list(probe.kinds)} for probe in self.probes],
             "learned_at": LEARNED,
-            "learned": [vars_of(learned) for learned in self.learned],
-            "appeared": [{**vars_of(appeared), "words": appeared.words} for appeared in self.appeared],
+            "learned": [plain(learned) for learned in self.learned],
+            "appeared": [{**plain(appeared), "words": appeared.words} for appeared in self.appeared],
             "frames": [self._frame(frame) for frame in self.frames],
         }
 
@@ -307,11 +307,6 @@ class Films(Report):
         """The arrays of both films, their names prefixed with the number of the run."""
         arrays = [(number, array) for number, film in enumerate(self.films) for array in film.stored()]
         return [replace(array, name=f"{number}.{array.name}") for number, array in arrays]
-
-
-def vars_of(instance: Any) -> dict[str, Any]:
-    """The fields of a frozen object, without its cached properties."""
-    return {name: getattr(instance, name) for name in instance.__dataclass_fields__}
 
 
 def read_film(run: Path) -> Film:
@@ -396,12 +391,8 @@ def _frame(step: int, path: Path, probes: tuple[Probe, ...], models: Mapping[int
             metadata = json_or_none((file.metadata() or {}).get("tinytf", ""))
             tensors: dict[str, Numbers] = {name: file.get_tensor(name).astype(np.float32) for name in file.keys()}  # noqa: SIM118
         words = metadata["words"]  # type: ignore[index]
-        by_probe = {
-            field: {probe.name: tensors[f"{probe.name}.{field}"] for probe in probes}
-            for field in ("maps", "norms", "loss", "top")
-        }
+        by_probe = {field: {probe.name: tensors[f"{probe.name}.{field}"] for probe in probes} for field in _AXES}
         names = {probe.name: words[probe.name] for probe in probes}
-        rms = tensors["rms"]
         _require_shapes(tensors, words, probes, sizes)
     except (SafetensorError, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path} is damaged: {error}", "remove it; the other frames stay readable") from None
@@ -413,17 +404,5 @@ def _frame(step: int, path: Path, probes: tuple[Probe, ...], models: Mapping[int
     empty = np.zeros(0, dtype=np.float32)
     saved = path.with_suffix("")
     model = models.get(step, saved if (saved / "config.json").is_file() else None)
-    return Frame(
-        step=step,
-        maps=by_probe["maps"],
-        norms=by_probe["norms"],
-        loss=by_probe["loss"],
-        top=by_probe["top"],
-        words=names,
-        heads=heads,
-        gradient_norm=tensors.get("gradient_norm", empty),
-        update_ratio=tensors.get("update_ratio", empty),
-        rms=rms,
-        dead=tensors.get("dead", empty),
-        model=model,
-    )
+    measured: dict[str, Any] = by_probe | {name: tensors.get(name, empty) for name in ("rms", *_OWN_AXES)}
+    return Frame(step, **measured, words=names, heads=heads, model=model)

@@ -188,6 +188,12 @@ class History:
         return loss / math.log(2) * tokens / size if tokens and size else None
 
     @property
+    def uniform_loss(self) -> float:
+        """ln V, the loss of a model that finds all tokens equally probable; NaN where V is not known (yet)."""
+        size = self.sizes.get("vocab_size") if self.config is None else self.config.vocab_size
+        return math.log(size) if size else math.nan
+
+    @property
     def clip_rate(self) -> float | None:
         """The share of the last 100 steps or fewer whose gradients were clipped; None if there is none, or no limit."""
         norms, limit = self.grad_norm[-_RECENT:], self.recipe.get("clip")

@@ -6,7 +6,6 @@ Nothing here writes or imports torch, and each line of metrics.jsonl is read onc
 import math
 from array import array
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
@@ -19,11 +18,10 @@ from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import read_json
 from tinytf.nearest import near_path
-from tinytf.training.folder.history import History, Sample, SavedModel, Speed, Steps, Thorough
+from tinytf.training.folder.history import History, Sample, SavedModel, Speed, Steps
 from tinytf.training.folder.lines import json_or_none, number_or_nan, rows_in
 from tinytf.training.folder.measured import BEFORE, PointColumn, ValueColumn, extras_of
 from tinytf.training.folder.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, is_run
-from tinytf.training.recipe import FEW_BATCHES
 
 _POINTS = {
     BEFORE: ("held_out", True), "held_out_loss": ("held_out", False), "seen_loss": ("seen", False),
@@ -78,7 +76,7 @@ class RunReader:
             **{name: kept.values(counts, metrics.line_steps) for name, kept in metrics.values.items()},
         }
         sizes, baselines = _read_text(self.directory / SIZES)
-        history = History(
+        return History(
             self.directory,
             recipe,
             step,
@@ -96,21 +94,6 @@ class RunReader:
             skipped=self._metrics.skipped,
             stopped=metrics.stopped[1] if metrics.stopped is not None and metrics.stopped[0] == last else None,
         )
-        return _without_long_last(history)
-
-
-def _without_long_last(history: History) -> History:
-    """An older run without its last held-out loss, where that is of steps // 4 batches and the others of a few.
-
-    It stays where it is the only one, or the held-out text has no more batches than the few.
-    """
-    held_out, text = history.held_out, history.sizes.get("held_out_tokens", math.inf)
-    is_short = text <= FEW_BATCHES * int(history.recipe.get("batch", 0)) * int(history.recipe.get("block", 0))
-    batches = history.steps // 4
-    if history.thorough or is_short or batches <= FEW_BATCHES or len(held_out) < 2 or held_out[-1][0] != history.steps:
-        return history
-    step, loss = held_out[-1]
-    return replace(history, held_out=held_out[:-1], thorough=[(step, Thorough(loss, batches))])
 
 
 def _models_in(directory: Path) -> list[SavedModel]:

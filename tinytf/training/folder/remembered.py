@@ -36,7 +36,7 @@ def find_remembered_corpus(run: Path, reading: Reading, on_read: OnRead = ignore
     """
     if not (run / CORPUS).exists():
         return None
-    files = _files(run)
+    files, weights = _read(run)
     for path, _ in files:
         if not path.is_file():
             raise UsageError(f"{path}, which {run} was started with, no longer exists", "name its new path")
@@ -44,24 +44,21 @@ def find_remembered_corpus(run: Path, reading: Reading, on_read: OnRead = ignore
     for file, (path, sha256) in zip(corpus.files, files, strict=True):
         if file.sha256 != sha256:
             raise UsageError(f"{path} is no longer what {run} was started with", "name an unchanged copy")
-    return replace(corpus, weights=_weights(run, len(files)))
+    return replace(corpus, weights=weights)
 
 
 def files_of(run: Path) -> list[Path]:
     """The paths of a run's text when the run began; none if unknown."""
-    return [path for path, _ in _files(run)] if (run / CORPUS).exists() else []
+    return [path for path, _ in _read(run)[0]] if (run / CORPUS).exists() else []
 
 
-def _files(run: Path) -> list[tuple[Path, str]]:
+def _read(run: Path) -> tuple[list[tuple[Path, str]], tuple[tuple[int, float], ...]]:
+    """The files with their checksums, and the weights of a corpus. Raises CheckpointError."""
     fields = Fields(read_json(run / CORPUS), run / CORPUS, CheckpointError, "name the files again")
-    files = (Fields(file, fields.source, fields.error, fields.hint) for file in fields.array("files", dict))
-    return [(run / file.text("path"), file.text("sha256")) for file in files]
-
-
-def _weights(run: Path, files: int) -> tuple[tuple[int, float], ...]:
-    fields = Fields(read_json(run / CORPUS), run / CORPUS, CheckpointError, "name the files again")
+    parts = (Fields(file, fields.source, fields.error, fields.hint) for file in fields.array("files", dict))
+    files = [(run / file.text("path"), file.text("sha256")) for file in parts]
     pairs = [tuple(pair) for pair in fields.array("weights", list, [])]
     numbers = all(len(pair) == 2 and type(pair[0]) is int and isinstance(pair[1], float) for pair in pairs)
-    if not numbers or (pairs and sum(count for count, _ in pairs) != files):
+    if not numbers or (pairs and sum(count for count, _ in pairs) != len(files)):
         raise CheckpointError(f"the weights in {run / CORPUS} do not match its files", "name the files again")
-    return tuple(pairs)
+    return files, tuple(pairs)

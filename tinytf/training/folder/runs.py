@@ -18,7 +18,7 @@ from tinytf.text.printable import printable
 from tinytf.training.folder.history import History, Series
 from tinytf.training.folder.reader import RunReader, read_history
 from tinytf.training.folder.run_files import find_runs, is_stopped
-from tinytf.training.folder.verdict import verdict_of
+from tinytf.training.folder.verdict import NOISE, verdict_of
 
 _NAMED = 3
 """The most settings that the sentence of several runs names."""
@@ -53,16 +53,19 @@ class RunReport(_Streamed):
     stopped: bool = False
 
     def in_a_sentence(self) -> str:
-        """How unsure the model is at its best about text that it did not train on, and how unsure it was at first."""
+        """How unsure the model is about text that it did not train on, at its best and at first; or if it is lost."""
         history = self.history
         if history is None or history.best is None:
             return ""
-        (first, before), (step, best), now = history.held_out[0], history.best, history.held_out[-1][1]
+        (first, before), (step, best), (last, now) = history.held_out[0], history.best, history.held_out[-1]
+        if (now if step == first else best) > history.uniform_loss + NOISE:
+            worse = f"worse than a guess among all {math.exp(history.uniform_loss):,.0f} tokens"
+            return f"After {last:,} steps the model predicts text that it did not train on {worse}."
         unsure = "the model is as unsure about text that it did not train on as if it chose among"
         start = f"at step {first:,}" if first else "before training"
         if step == first:
             later = f"; {start} it was among {choices(before)}" if len(history.held_out) > 1 else ""
-            return f"After {history.held_out[-1][0]:,} steps {unsure} {choices(now)} tokens{later}."
+            return f"After {last:,} steps {unsure} {choices(now)} tokens{later}."
         heart = "; since then it has been learning by heart" if history.by_heart else ""
         return f"After {step:,} steps {unsure} {choices(best)} tokens, {start} among {choices(before)}{heart}."
 

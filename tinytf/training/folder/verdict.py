@@ -1,7 +1,7 @@
 """What is wrong with a run, in one line: each fault has a definition with thresholds, and a healthy run has none."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,7 @@ _LEAST = 100
 """Steps before anything is said."""
 _RISE = 1.0
 """Nats by which the recent loss of a diverged run is above the lowest mean."""
-_STUCK = 0.05
+NOISE = 0.05
 """Nats around ln V within which a model has learned nothing."""
 _SHIFTED = 0.5
 """Nats by which predictions fit another token better than the next one, if the labels are not those of the next."""
@@ -44,15 +44,10 @@ def verdict_of(history: History) -> Verdict | None:
     return None
 
 
-def _uniform(history: History) -> float:
-    """ln V, the loss of a model that finds all tokens equally probable; NaN before the first checkpoint."""
-    return math.nan if history.config is None else math.log(history.config.vocab_size)
-
-
 def _diverged(history: History) -> str:
     """The mean of the last losses is a nat above the lowest such mean, or above ln V and the first one."""
     means, recent = history.averaged[1], history.recent_loss or math.nan
-    above = max(_uniform(history), float(means[0])) + _STUCK
+    above = max(history.uniform_loss, float(means[0])) + NOISE
     if not (recent >= float(means.min()) + _RISE or recent > above):
         return ""
     return f"the loss is at {recent:.2f}, after {float(means.min()):.2f}; try a smaller --lr"
@@ -60,8 +55,8 @@ def _diverged(history: History) -> str:
 
 def _stuck(history: History) -> str:
     """Neither the mean of the last losses nor an earlier one is below ln V by more than rounding and noise."""
-    uniform, lowest = _uniform(history), float(history.averaged[1].min())
-    if not min(lowest, history.recent_loss or math.nan) >= uniform - _STUCK:
+    uniform, lowest = history.uniform_loss, float(history.averaged[1].min())
+    if not min(lowest, history.recent_loss or math.nan) >= uniform - NOISE:
         return ""
     return f"a loss of {uniform:.2f} is that of finding all tokens equally probable; try a larger --lr"
 
@@ -70,11 +65,18 @@ def _shifted(history: History) -> str:
     """At the last measurement the predictions fit the token itself, or that after the next one, much better."""
     if not history.shifts:
         return ""
-    _, itself, following, after = history.shifts[-1]
-    if not min(itself, after) < following - _SHIFTED:
+    _, *losses = history.shifts[-1]
+    if not fits_another(losses):
         return ""
+    itself, following, after = losses
     fits, best = ("the token itself", itself) if itself < after else ("the token after the next one", after)
     return f"its predictions fit {fits} with a loss of {best:.2f}, the next one with {following:.2f}"
+
+
+def fits_another(losses: Sequence[float]) -> bool:
+    """Whether predictions fit the token itself or the one after the next much better than the next; as in a history."""
+    itself, following, after = losses
+    return min(itself, after) < following - _SHIFTED
 
 
 def _nothing_new(history: History) -> str:

@@ -13,10 +13,13 @@ from tinytf.training.tuning.losses import exact_share, held_out_loss, seen_loss,
 
 
 class HeldOut(Observer):
-    """Adds held-out losses every ``eval_every`` steps, and says that the run stops if they have not fallen for long."""
+    """Adds held-out losses every ``eval_every`` steps, and says that the run stops if they have not fallen for long.
 
-    def __init__(self, on_progress: Callable[[str, int, int], None]) -> None:
-        self.on_progress = on_progress
+    The last step is given to ``save`` before its long measurement.
+    """
+
+    def __init__(self, on_progress: Callable[[str, int, int], None], save: Callable[[Metrics], None]) -> None:
+        self.on_progress, self.save = on_progress, save
         self.before: tuple[float | None, Thorough | None] = None, None
 
     def begin(self, loop: Loop) -> None:
@@ -35,6 +38,8 @@ class HeldOut(Observer):
         loop, last = self.loop, line.step == self.loop.recipe.steps
         if not last and line.step % loop.recipe.eval_every:
             return
+        if last:
+            self.save(line)
         line.held_out_loss = self._loss(FEW_BATCHES, self._measuring if last else ignore_progress)
         if line.held_out_loss is not None and not math.isfinite(line.held_out_loss):
             loop.fail(f"the held-out loss is {sign_of(line.held_out_loss)}", line.step)
@@ -43,6 +48,7 @@ class HeldOut(Observer):
         line.held_out_exact = self._exact(FEW_BATCHES)
         line.thorough = self._thorough(line.held_out_loss) if last else None
         line.stopped = None if last else self._stop_reason()
+        loop.stopping = loop.stopping or line.stopped is not None
         loop.group.wait()
 
     def _loss(self, limit: int, on_progress: Progress = ignore_progress) -> float | None:

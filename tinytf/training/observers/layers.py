@@ -74,17 +74,17 @@ class Layers(Observer):
 
     @torch.no_grad()
     def _see_layer(self, number: int, _: nn.Module, inputs: Any, output: Any) -> None:
-        if (stream := next(_tensors(output), None)) is not None:
+        if (stream := next(tensors_in(output), None)) is not None:
             self.rms[number] = float(stream.float().square().mean().sqrt())
 
     @torch.no_grad()
     def _see_module(self, number: int, module: nn.Module, inputs: Any, output: Any) -> None:
-        before, after = next(_tensors(inputs), None), next(_tensors(output), None)
+        before, after = next(tensors_in(inputs), None), next(tensors_in(output), None)
         if getattr(getattr(module, "weight", None), "ndim", 0) == 2 and before is not None and after is not None:
             width = before.shape[-1]
             if width > max(after.shape[-1], self.units[number][0]):
                 self.units[number] = width, float(dead_share(before.float().flatten(0, -2)))
-        for tensor in (*_tensors(inputs), *_tensors(output)):
+        for tensor in (*tensors_in(inputs), *tensors_in(output)):
             if tensor.dim() == 4 and self.maps[number] is None and _holds_shares(tensor):
                 visible = (tensor > 0).flatten(0, 1).any(0).sum(-1)  # (Q,)
                 weights = tensor.float() / tensor.float().sum(-1, keepdim=True).clamp(min=1e-9)
@@ -106,16 +106,16 @@ class Layers(Observer):
         return HeadScores(entropy, look_back)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
     """The tensors of floating point among arguments or results."""
     if isinstance(value, Tensor):
         if value.is_floating_point():
             yield value
     elif isinstance(value, (tuple, list)):
         for member in value:
-            yield from _tensors(member)
+            yield from tensors_in(member)
     elif isinstance(value, dict):
-        yield from _tensors(tuple(value.values()))
+        yield from tensors_in(tuple(value.values()))
 
 
 def _holds_shares(tensor: Tensor) -> bool:
@@ -135,7 +135,7 @@ def first_module(model: nn.Module, run: Callable[[], object]) -> str:
     found: list[str] = []
 
     def look(name: str, words: str, value: Any) -> None:
-        if not found and any(bool((tensor.isnan() | tensor.isposinf()).any()) for tensor in _tensors(value)):
+        if not found and any(bool((tensor.isnan() | tensor.isposinf()).any()) for tensor in tensors_in(value)):
             found.append(f"{words} {name}")
 
     handles = []

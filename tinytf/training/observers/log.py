@@ -79,6 +79,7 @@ class Log(Observer):
             append_line(self.loop.out / METRICS, line.to_dict(), sync=line.step == self.loop.recipe.steps)
 
     def flush(self) -> None:
+        """Bring the lines to the disk."""
         if self.loop.group.writes:
             sync_lines(self.loop.out / METRICS)
 

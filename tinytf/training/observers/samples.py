@@ -12,6 +12,7 @@ import torch
 from tinytf.errors import GenerationError
 from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
+from tinytf.model.transformer import evaluating
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.chats import ChatTurns
 from tinytf.training.data.examples import NextToken
@@ -105,11 +106,9 @@ class Sampler:
         """The most probable word at [MASK]."""
         model, decode = self.setup.model, self.setup.tokenizer.decode
         position = self.prompt.index(examples.mask)
-        training = model.training
-        model.eval()
         ids = torch.tensor([self.prompt], device=model.embed.tokens.weight.device)
-        logits = model.unembed(model.hidden(ids)[:, position])  # (1, V)
-        model.train(training)
+        with evaluating(model):
+            logits = model.unembed(model.hidden(ids)[:, position])  # (1, V)
         if not bool(torch.isfinite(logits).all()):
             return None
         words = (decode(self.prompt[:position]), "[MASK]", decode(self.prompt[position + 1 :]))

@@ -1,6 +1,7 @@
 """Save the checkpoints of a run, as often as its recipe says, and where it stops."""
 
 import time
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -13,10 +14,14 @@ from tinytf.training.tuning.sharding import local_part, reshard_model
 
 
 class Saving(Observer):
-    """Saves the last step before its long measurement, with its line as ``pending``, and others once they are written.
+    """Saves what other observers have written; the last step before it is measured, with its line as ``pending``.
 
-    Raises TrainingError if a checkpoint cannot be written, or a weight is not finite.
+    Before that it calls each of ``flush``, which bring lines to the disk. Raises TrainingError if a checkpoint cannot
+    be written, or a weight is not finite.
     """
+
+    def __init__(self, flush: Sequence[Callable[[], None]]) -> None:
+        self.flush = flush
 
     def begin(self, loop: Loop) -> None:
         super().begin(loop)
@@ -24,13 +29,12 @@ class Saving(Observer):
         if loop.saved and loop.group.writes:
             self._publish()
 
-    def step(self, line: Metrics) -> None:
-        if line.step == self.loop.recipe.steps:
-            reshard_model(self.loop.model)
-            self.loop.progress.pending = line.to_dict()
-            self._save()
+    def save_last(self, line: Metrics) -> None:
+        """Save the last step, whose line is not written yet."""
+        self.loop.progress.pending = line.to_dict()
+        self._save()
 
-    def written(self, line: Metrics) -> None:
+    def step(self, line: Metrics) -> None:
         loop, recipe = self.loop, self.loop.recipe
         if line.step == recipe.steps and loop.group.writes:  # the last measurement may have found a new best
             with writing(loop.out, "continue with --resume", TrainingError):
@@ -50,6 +54,7 @@ class Saving(Observer):
         loop = self.loop
         if loop.saved == loop.progress.step:
             return
+        reshard_model(loop.model)
         finite = all(torch.isfinite(local_part(parameter)).all() for parameter in loop.parameters)
         if loop.group.any(not finite):
             raise TrainingError(f"a weight is not finite after step {loop.progress.step}", "try a smaller --lr")
@@ -58,8 +63,8 @@ class Saving(Observer):
         if loop.group.measures:
             state = RunState.of(loop.model, loop.optimiser, random, loop.adapters)
             if loop.group.writes:
-                for observer in loop.observers:
-                    observer.flush()
+                for flush in self.flush:
+                    flush()
                 save_checkpoint(loop.out, state, loop.setup.tokenizer, loop.progress)
                 self._publish()
         loop.group.wait()

@@ -90,14 +90,13 @@ def measured_loss(
     model: Transformer, batches: Iterable[Batch], accumulate: int = 1, group: Processes = ALONE
 ) -> float | None:
     """Mean loss of batches in nats per token, in parts and by all processes as in training; None without batches."""
-    training, loss = model.training, BatchLoss(model.eval())
     total, count = 0.0, 0
-    for batch in batches:
-        for part in group.parts(batch, accumulate):
-            part = part.to(model.embed.tokens.weight.device)
-            total += float(loss(*part.tensors))
-        count += int((batch.targets != IGNORED).sum())
-    model.train(training)
+    with evaluating(model):
+        for batch in batches:
+            for part in group.parts(batch, accumulate):
+                part = part.to(model.embed.tokens.weight.device)
+                total += float(BatchLoss(model)(*part.tensors))
+            count += int((batch.targets != IGNORED).sum())
     return group.total(total) / count if count else None
 
 
@@ -109,19 +108,17 @@ def exact_share(
 
     These are the targets that greedy decoding writes.
     """
-    training, device = model.training, model.embed.tokens.weight.device
-    model.eval()
     exact = count = 0
-    for batch in batches:
-        for part in group.parts(batch, accumulate):
-            part = part.to(device)
-            read = None if part.source is None else model.read(part.source, part.source_mask)
-            logits = model.unembed(model.hidden(part.ids, padding_mask=part.padding_mask, source=read))  # (B, T, V)
-            asked = part.targets != IGNORED
-            right = ((logits.argmax(-1) == part.targets) | ~asked).all(1) & asked.any(1)
-            exact += int(right.sum())
-        count += len(batch.ids)
-    model.train(training)
+    with evaluating(model):
+        for batch in batches:
+            for part in group.parts(batch, accumulate):
+                part = part.to(model.embed.tokens.weight.device)
+                read = None if part.source is None else model.read(part.source, part.source_mask)
+                logits = model.unembed(model.hidden(part.ids, padding_mask=part.padding_mask, source=read))  # (B, T, V)
+                asked = part.targets != IGNORED
+                right = ((logits.argmax(-1) == part.targets) | ~asked).all(1) & asked.any(1)
+                exact += int(right.sum())
+            count += len(batch.ids)
     return group.total(exact) / count if count else None
 
 
@@ -143,9 +140,13 @@ def shift_losses(model: Transformer, batch: Batch) -> tuple[float, ...] | None:
     with evaluating(model):
         read = None if batch.source is None else model.read(batch.source, batch.source_mask)
         hidden = model.hidden(batch.ids, padding_mask=batch.padding_mask, source=read)[:, :-2]  # (B, T − 2, C)
-        logits = model.unembed(hidden[asked]).float()
-    ids, width = batch.ids, asked.shape[1]
-    return tuple(float(F.cross_entropy(logits, ids[:, shift : shift + width][asked])) for shift in range(3))
+        return losses_by_shift(model.unembed(hidden[asked]), batch.ids, asked)
+
+
+def losses_by_shift(logits: Tensor, ids: Tensor, asked: Tensor) -> tuple[float, ...]:
+    """The losses of logits (N, V) at the positions ``asked`` (B, T − 2) of ids (B, T), as in ``shift_losses``."""
+    width = asked.shape[1]
+    return tuple(float(F.cross_entropy(logits.float(), ids[:, s : s + width][asked])) for s in range(3))
 
 
 def batch_loss(model: Transformer, batch: Batch) -> Tensor:
@@ -158,11 +159,9 @@ def batch_loss(model: Transformer, batch: Batch) -> Tensor:
 @torch.no_grad()
 def worst_example(model: Transformer, batch: Batch) -> tuple[int, float]:
     """The row of a batch with the largest mean loss over its targets, and that loss in nats."""
-    training = model.training
-    model.eval()
     rows = [row for row in range(len(batch.ids)) if bool((batch.targets[row] != IGNORED).any())]
-    losses = {row: float(batch_loss(model, batch[row : row + 1])) for row in rows}
-    model.train(training)
+    with evaluating(model):
+        losses = {row: float(batch_loss(model, batch[row : row + 1])) for row in rows}
     worst = max(losses, key=lambda row: losses[row])
     return worst, losses[worst]
 
