@@ -15,7 +15,10 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 
 @cache
 def _learned(kind: str, size: int) -> bytes:
-    """A Unigram of so many pieces with the real table of nmt_nfkc, or a BPE as of Llama: bytes for unknown characters, no table."""
+    """A Unigram with the real table of nmt_nfkc, or a BPE as of Llama: bytes for unknown characters, no table.
+
+    It has ``size`` pieces.
+    """
     llama = {"byte_fallback": True, "normalization_rule_name": "identity", "remove_extra_whitespaces": False}
     into = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(

@@ -41,8 +41,8 @@ class TokenizerClass:
     keys of tokenizer_config.json that it reads, with their defaults; models of the class differ in the ``open`` ones,
     and the ``fixed`` ones cannot be set. ``flags`` are those of special tokens that a file names by their text alone,
     by role; ``extras`` are further special tokens, unless a file lists others. In a SentencePiece file, ``first``
-    stands for the first ``skipped`` pieces, and ``last`` follows the others. ``target_files`` are read for the targets of
-    two stacks, where those have a tokenizer of their own; ``files`` are then those of the sources.
+    stands for the first ``skipped`` pieces, and ``last`` follows the others. ``target_files`` are read for the
+    targets of two stacks, where those have a tokenizer of their own; ``files`` are then those of the sources.
     """
 
     name: str

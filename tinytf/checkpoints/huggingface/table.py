@@ -21,11 +21,11 @@ class Family(FamilyTable):
     classification heads, by our word. ``written_as`` gives words in names of tensors that a configuration replaces by
     others, whose ``spellings`` those are. ``older_keys`` are keys of the code that a model was first published with, by
     their names now, and ``keys_now`` makes keys of now of what that code says in another way. ``alone`` is the table of
-    files that hold the encoder without its decoder; ``variants`` are the tables of configurations with a certain value of
-    a key. A family that ``unties`` has a head of its own where the file has
-    one that differs from the embeddings, though the configuration says that they are tied. ``constants`` are small
-    tensors that count as settings: their numbers are read like keys, under their own names. Beside a head of classes,
-    names begin with ``body_prefix``.
+    files that hold the encoder without its decoder; ``variants`` are the tables of configurations in which a key has a
+    certain value. A family that ``unties`` has a head of its own where the file has one that differs from the
+    embeddings, though the configuration says that they are tied. ``constants`` are small tensors that count as
+    settings: their numbers are read like keys, under their own names. Beside a head of classes, names begin with
+    ``body_prefix``.
     """
 
     model_type: str
