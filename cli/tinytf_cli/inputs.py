@@ -121,7 +121,7 @@ def corpus_files(paths: tuple[Path, ...], words: tuple[str, ...], reading: "Read
 
 
 def corpus_or_recorded(paths: tuple[Path, ...], words: tuple[str, ...], model: "Model") -> "Corpus | RecordedCorpus":
-    """The corpus at these paths, as ``model`` reads it; what ``tinytf record`` wrote, if the only path is its folder."""
+    """The corpus at these paths, as ``model`` reads it, or what ``tinytf record`` wrote, if that is the only path."""
     from tinytf.bulk.folder import is_recorded, recorded
 
     if len(paths) == 1 and is_recorded(paths[0]):

@@ -473,7 +473,7 @@ def test_what_reads_a_recording_gives_the_same_as_running_the_pairs(
     of_run, of_read = (translator.train_sae(of, "L1.ffn.act", **settings) for of in (pairs, corpus))
     assert of_read.held_out.loss is not None
     assert of_read.held_out.loss == pytest.approx(of_run.held_out.loss, rel=1e-3)
-    assert bound.train_lens(corpus, steps=2).stages[-1].logit.mean > 0
+    assert bound.train_lens(corpus, steps=2).stages[-1].logit.value > 0
 
 
 def test_a_corpus_that_two_stacks_cannot_read_is_refused(
