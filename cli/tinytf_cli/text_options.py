@@ -162,9 +162,9 @@ def both_facing(
             raise UsageError("the target of this classifier is its text once more", "give one to both, --target-text")
         return bound, sources[0]
     if target is None:
+        most = min(_MOST_TARGET, model.config.context // 2)  # its text may have more tokens than were written
         written = [
-            model.target_begins + one.generate("", max_tokens=_MOST_TARGET)
-            for one in (bound if until_apart else bound[:1])
+            model.target_begins + one.generate("", max_tokens=most) for one in (bound if until_apart else bound[:1])
         ]
         target, is_begun = written[0], any(text != written[0] for text in written)
         if is_begun:

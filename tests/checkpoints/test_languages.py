@@ -82,6 +82,7 @@ def test_a_marian_of_two_vocabularies_reads_one_and_writes_the_other(tmp_path: P
     assert torch.allclose(ours.transformer(torch.tensor([target]))[0], logits, atol=1e-5)
     written = model.generate(**{**read, "labels": None}, max_new_tokens=8, do_sample=False)[0]
     assert ours.generate("", max_tokens=8) == theirs.decode(written, skip_special_tokens=True)
+    assert tinytf.load(str(tmp_path)).heads(count=2).across is not None  # on ids that both vocabularies have
 
 
 def test_a_model_whose_words_the_rules_of_moses_cut_takes_ids(tmp_path: Path) -> None:

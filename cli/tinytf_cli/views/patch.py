@@ -177,7 +177,8 @@ def _comparison(report: PatchedRun) -> Iterator[Block]:
         ]
     )
     of = "different tokens" if report.differing == report.texts else "different tokens of the sources"
-    different, spoken = (f"{of}: {_different_tokens(*report.differing, sign)}" for sign in ("│", "against"))
+    before, after = report.differing
+    different, spoken = (f"{of}: {_different_tokens(before, after, sign)}" for sign in ("│", "against"))
     yield Line(Span(different, "dim"), indent=2, said=spoken)
 
 
