@@ -174,6 +174,11 @@ class ModelConfig(Part):
             encoder=cls.from_dict(encoder) if isinstance(encoder, Mapping) else encoder,
         )
 
+    @property
+    def common_vocabulary(self) -> int:
+        """The number of ids that every stack has: the vocabulary, or the smaller of two."""
+        return min(stack.embedding.vocab_size for stack in (self, self.encoder) if stack is not None)
+
     def setting(self, name: str) -> Any:
         """The setting with this flat name; for ``head``, its kind rather than the part."""
         return self.head.kind if name == "head" else getattr(self, name)

@@ -21,7 +21,6 @@ from tinytf.nearest import did_you_mean
 from tinytf.report import About
 from tinytf.short_repr import ShortRepr, brief, shown
 from tinytf.text.chat import Conversation, TextPair, Written
-from tinytf.text.ids import IdTokenizer
 from tinytf.text.languages import LANGUAGES
 from tinytf.text.late import LateInteraction
 from tinytf.text.library import DEFAULT_LIMIT, Limit
@@ -176,9 +175,7 @@ class TextModel(ShortRepr):
                 raise UsageError("the encoder of this model is not opened", "give its states: --source FILE")
             raise UsageError("this model has one stack", "T5, BART and Marian have two")
         read = self.transformer.encoder
-        ids = isinstance(self.tokenizer, IdTokenizer)  # of which the stacks may have different numbers (FSMT)
-        tokenizer = IdTokenizer(read.config.vocab_size) if ids else self.tokenizer
-        return replace(self, transformer=read, tokenizer=tokenizer, table=None)
+        return replace(self, transformer=read, tokenizer=self.tokenizer.of_source, table=None)
 
     def reading(self: AnyModel, source: Text | Tensor, *, truncate: bool = False) -> AnyModel:
         """This model of two stacks with what its encoder reads; its own texts are then the targets.

@@ -12,6 +12,7 @@ from tinytf_cli.host import host
 
 if TYPE_CHECKING:
     from tinytf.bulk.folder import RecordedCorpus
+    from tinytf.loading import Model
     from tinytf.text.chat import Conversation, Written
     from tinytf.text.corpus import Corpus, Reading
 
@@ -119,11 +120,21 @@ def corpus_files(paths: tuple[Path, ...], words: tuple[str, ...], reading: "Read
     return find_files(read_texts(("-",), lines=False)[0], reading)
 
 
-def corpus_or_recorded(paths: tuple[Path, ...], words: tuple[str, ...]) -> "Corpus | RecordedCorpus":
-    """The corpus at these paths, or what ``tinytf record`` wrote of one, if the only path is its folder."""
+def corpus_or_recorded(paths: tuple[Path, ...], words: tuple[str, ...], model: "Model") -> "Corpus | RecordedCorpus":
+    """The corpus at these paths, as ``model`` reads it, or what ``tinytf record`` wrote, if that is the only path."""
     from tinytf.bulk.folder import is_recorded, recorded
 
-    return recorded(paths[0]) if len(paths) == 1 and is_recorded(paths[0]) else corpus_files(paths, words)
+    if len(paths) == 1 and is_recorded(paths[0]):
+        return recorded(paths[0])
+    return corpus_files(paths, words, read_by(model))
+
+
+def read_by(model: "Model", reading: "Reading | None" = None) -> "Reading":
+    """How ``model`` reads a corpus: as ``reading`` says, or in pairs of a source and a target if it has two stacks."""
+    from tinytf.text.corpus import Reading
+
+    reading = reading or Reading()
+    return Reading(reading.document, reading.field or "", "pair") if model.config.d_source else reading
 
 
 def whole_text(path: Path) -> str:

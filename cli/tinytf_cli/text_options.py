@@ -54,9 +54,9 @@ class UnitOptions:
     window: int | None = option(type=Whole(1), help="Corpus tokens in one pass.  [default: at most 128]")
     rows: int | None = option(type=Whole(0), help="Tokens in a table; 0 for all.  [default: as many as suit a screen]")
 
-    def opened(self, texts: "TextOptions") -> "Corpus | RecordedCorpus | None":
-        """The corpus, if one is named. Raises UsageError as ``find_files`` does."""
-        return corpus_or_recorded(self.corpus, texts.words) if self.corpus else None
+    def opened(self, texts: "TextOptions", model: "Model") -> "Corpus | RecordedCorpus | None":
+        """The corpus for ``model``, if one is named. Raises UsageError as ``find_files`` does."""
+        return corpus_or_recorded(self.corpus, texts.words, model) if self.corpus else None
 
     def with_examples(
         self, report: "Units", corpus: "Corpus | RecordedCorpus | None", find: "Callable[..., TopExamples]",
@@ -162,9 +162,9 @@ def both_facing(
             raise UsageError("the target of this classifier is its text once more", "give one to both, --target-text")
         return bound, sources[0]
     if target is None:
+        most = min(_MOST_TARGET, model.config.context // 2)  # its text may have more tokens than were written
         written = [
-            model.target_begins + one.generate("", max_tokens=_MOST_TARGET)
-            for one in (bound if until_apart else bound[:1])
+            model.target_begins + one.generate("", max_tokens=most) for one in (bound if until_apart else bound[:1])
         ]
         target, is_begun = written[0], any(text != written[0] for text in written)
         if is_begun:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,8 +20,10 @@ from tinytf.bulk.passes import Passes
 from tinytf.bulk.record import Plan
 from tinytf.bulk.windows import Window, corpus_windows, recorded_windows
 from tinytf.checkpoints.huggingface.export import export
+from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, TinytfError, UsageError
 from tinytf.loading import Model
+from tinytf.model.transformer import Transformer
 from tinytf.text.corpus import Corpus, Reading, find_files
 
 WORDS = ("the", "cat", "dog", "hen", "fox", "sat", "ran", "saw", "and", "with", "a", "big", "red", "house", "day",
@@ -391,3 +394,96 @@ def test_what_a_recording_lacks_is_refused_before_any_training(model: Model, lin
         model.train_sae(recorded(tmp_path / "some"), "L2.out")
     with pytest.raises(UsageError, match="holds only the last token of each document"):
         model.train_sae(recorded(tmp_path / "last"), "L1.out", features=8, k=2, tokens=40, batch=20)
+
+
+PAIRS = [
+    {"source": f"the {day} of {month} {year}", "target": f"{year}-{n:02}-{number:02}"}
+    for n, month in ((3, "March"), (5, "May"), (11, "November"))
+    for number, day in ((3, "third"), (10, "tenth"), (21, "twenty-first"))
+    for year in (1994, 2007, 1971, 2015)
+]
+STACKS_AT = ("L*.out", "L1.cross.attn", "L1.ffn.act", "embed.out")
+
+
+@pytest.fixture(scope="module")
+def translator() -> Model:
+    return tinytf.load("tiny-translator")
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Corpus:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS), "utf-8")
+    return find_files([path], Reading(field="", form="pair"))
+
+
+def test_of_two_stacks_the_rows_are_the_targets_and_the_sources_are_kept(
+    translator: Model, pairs: Corpus, tmp_path: Path
+) -> None:
+    report = translator.record(pairs, STACKS_AT, tmp_path / "acts", shard_size=0.02)
+    assert (report.complete, report.documents) == (True, len(PAIRS))
+    assert report.shards > 2
+    corpus = recorded(tmp_path / "acts")
+    assert set(corpus.sources) == set(range(len(PAIRS)))
+    for number, pair in enumerate(PAIRS):
+        source = translator.encoder.trace(pair["source"])
+        trace = translator.reading(source).trace(pair["target"])
+        own = corpus.documents[:] == number
+        assert list(corpus.sources[number]) == source.encoding.ids
+        assert corpus.tokens[:][own].tolist() == trace.encoding.ids[1:]
+        assert corpus.positions[:][own].tolist() == list(range(len(trace.encoding.ids) - 1))
+        for address in corpus.steps:
+            torch.testing.assert_close(corpus.at(address)[:][own], trace[address][1:], atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [Stopped, KeyboardInterrupt])
+def test_a_recording_of_two_stacks_goes_on_where_it_was_stopped(
+    kind: type[BaseException], translator: Model, pairs: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator.record(pairs, STACKS_AT, tmp_path / "whole", shard_size=0.02)
+    calls, call = 0, Passes.__call__
+
+    def stopping(self: Passes, windows: list[Window]) -> dict[str, Tensor]:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise kind
+        return call(self, windows)
+
+    monkeypatch.setattr(Passes, "__call__", stopping)
+    with pytest.raises(Stopped) if kind is Stopped else nullcontext():
+        translator.record(pairs, STACKS_AT, tmp_path / "acts", shard_size=0.02)
+    translator.record(pairs, STACKS_AT, tmp_path / "acts", shard_size=0.02)
+    assert files_of(tmp_path / "acts") == files_of(tmp_path / "whole")
+
+
+def test_what_reads_a_recording_gives_the_same_as_running_the_pairs(
+    translator: Model, pairs: Corpus, tmp_path: Path
+) -> None:
+    translator.record(pairs, ["L*.out", "L1.ffn.act", "embed.out"], tmp_path / "acts")
+    corpus, bound = recorded(tmp_path / "acts"), translator.reading(PAIRS[0]["source"])
+    run, read = (translator.top_examples(of, ["L1.5", "L1.70"]).units for of in (pairs, corpus))
+    traces = [translator.reading(pair["source"]).trace(pair["target"]) for pair in PAIRS]
+    for unit in run:
+        places = [[(e.document, e.position) for e in found[unit]] for found in (run, read)]
+        assert places[0] == places[1]
+        best = max(float(trace["L1.ffn.act"][1:, unit.index].abs().max()) for trace in traces)
+        assert abs(run[unit][0].activation) == pytest.approx(best, rel=1e-4)
+    settings = {"features": 32, "k": 4, "tokens": 2048, "batch": 64}
+    of_run, of_read = (translator.train_sae(of, "L1.ffn.act", **settings) for of in (pairs, corpus))
+    assert of_read.held_out.loss is not None
+    assert of_read.held_out.loss == pytest.approx(of_run.held_out.loss, rel=1e-3)
+    assert bound.train_lens(corpus, steps=2).stages[-1].logit.value > 0
+
+
+def test_a_corpus_that_two_stacks_cannot_read_is_refused(
+    translator: Model, pairs: Corpus, lines: Corpus, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="one text in each document"):
+        translator.record(lines, ["L0.out"], tmp_path / "acts")
+    with pytest.raises(UsageError, match=r"pair 1: the target has 11 tokens, and a window 6"):
+        translator.record(pairs, ["L0.out"], tmp_path / "acts", window=6)
+    config = ModelConfig.of(**{**translator.config.to_dict(), "encoder": None, "shares_embeddings": False})
+    without = Model("decoder", Transformer.initialised(config, 0), translator.tokenizer, "")
+    with pytest.raises(UsageError, match="the encoder of this model is not opened"):
+        without.record(pairs, ["L0.out"], tmp_path / "other")

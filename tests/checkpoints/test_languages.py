@@ -9,7 +9,7 @@ import torch
 import transformers
 
 import tinytf
-from tinytf.errors import CheckpointError
+from tinytf.errors import TokenizerError
 from tinytf.files import to_json
 
 KINDS: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -54,7 +54,38 @@ def test_a_target_begins_with_its_own_language(name: str, tmp_path: Path) -> Non
     assert ours.prompt("").ids == ids[:1]
 
 
-def test_two_vocabularies_are_refused_by_name_and_their_model_takes_ids(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+@torch.no_grad()
+def test_a_marian_of_two_vocabularies_reads_one_and_writes_the_other(tmp_path: Path) -> None:
+    piece_files.marian_of_two_vocabularies(tmp_path)
+    files = {path: path.read_bytes() for path in tmp_path.iterdir() if path.name != "config.json"}
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    sizes = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads", "encoder_layers", "decoder_layers"), 2)
+    counts = {"vocab_size": len(theirs.encoder), "decoder_vocab_size": len(theirs.target_encoder)}
+    config = transformers.MarianConfig(
+        **sizes, **counts, share_encoder_decoder_embeddings=False, d_model=16, encoder_ffn_dim=32, decoder_ffn_dim=32,
+        max_position_embeddings=64, decoder_start_token_id=2, pad_token_id=2, eos_token_id=0, forced_eos_token_id=None,
+        init_std=0.3,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.MarianMTModel(config).eval()
+    model.save_pretrained(tmp_path)
+    for path, data in files.items():
+        path.write_bytes(data)
+    read = theirs("Mary had a lamb.", text_target="Its fleece was white", return_tensors="pt")
+    ours = tinytf.load(str(tmp_path)).reading("Mary had a lamb.")
+    assert ours.transformer.reads is not None
+    assert ours.transformer.reads.trace.encoding.ids == read.input_ids[0].tolist()
+    target = [2, *read.labels[0, :-1].tolist()]
+    assert ours.encode("Its fleece was white").ids == target
+    logits = model(**{**read, "labels": None}, decoder_input_ids=torch.tensor([target])).logits[0]
+    assert torch.allclose(ours.transformer(torch.tensor([target]))[0], logits, atol=1e-5)
+    written = model.generate(**{**read, "labels": None}, max_new_tokens=8, do_sample=False)[0]
+    assert ours.generate("", max_tokens=8) == theirs.decode(written, skip_special_tokens=True)
+    assert tinytf.load(str(tmp_path)).heads(count=2).across is not None  # on ids that both vocabularies have
+
+
+def test_a_model_whose_words_the_rules_of_moses_cut_takes_ids(tmp_path: Path) -> None:
     sizes = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads", "encoder_layers", "decoder_layers"), 2)
     config = transformers.FSMTConfig(
         **sizes, d_model=16, encoder_ffn_dim=32, decoder_ffn_dim=32, src_vocab_size=40, tgt_vocab_size=30
@@ -62,6 +93,9 @@ def test_two_vocabularies_are_refused_by_name_and_their_model_takes_ids(tmp_path
     model = transformers.FSMTForConditionalGeneration(config).eval()
     model.save_pretrained(tmp_path)
     (tmp_path / "vocab-src.json").write_text("{}", "utf-8")
-    with pytest.raises(CheckpointError, match="the rules of Moses"):
-        tinytf.load(str(tmp_path))
-    assert tinytf.load(model).reading("39 4 2").trace("5 7").encoding.ids == [2, 5, 7]
+    for ours in (tinytf.load(model), tinytf.load(str(tmp_path))):
+        assert ours.reading("39 4 2").trace("5 7").encoding.ids == [2, 5, 7]
+    for bound in (ours.encoder, ours):
+        words = f"'the' is not an id below {bound.tokenizer.vocab_size}, and the rules of Moses"
+        with pytest.raises(TokenizerError, match=words):
+            bound.encode("the cat")

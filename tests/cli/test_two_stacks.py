@@ -58,6 +58,33 @@ def test_a_patch_without_a_target_asks_where_the_two_sources_part(tinytf: Tinytf
     assert "5" in ran.lines[0]
 
 
+def test_the_sources_of_a_patch_are_what_differs(tinytf: Tinytf) -> None:
+    line = ("patch", SOURCE, "the third of June 1994", "-m", "tiny-translator", "--at", "enc.L0.out")
+    assert "different tokens of the sources: 3 ·May │ ·June; the other 9 are the same" in tinytf(*line).out
+    texts = json.loads(tinytf(*line, "--json").out)["sources"]
+    assert [text["text"] for text in texts] == [SOURCE, "the third of June 1994"]
+
+
+def test_what_the_tokens_of_a_source_add_to_a_logit_is_computed_by_hand(tinytf: Tinytf) -> None:
+    """In a model that norms before: through the last norm, whose scale is as it is, and no other."""
+    ran = tinytf("attribute", SOURCE, "-m", "tiny-translator", "--target-text", "1994-0", "--json")
+    told = json.loads(ran.out)
+    model = load("tiny-translator").reading(SOURCE)
+    trace = model.trace("1994-0")
+    row, transformer = trace["final.norm"].shape[0] - 1, model.transformer
+    stream = trace["L1.out"][row].double()
+    norm, by_hand = transformer.final_norm, 0
+    for layer, block in enumerate(transformer.blocks):
+        weights, values = trace[f"L{layer}.cross.weights"][:, row].double(), trace[f"L{layer}.cross.v"].double()
+        given = torch.einsum("hs,hsd->shd", weights, values).flatten(1) @ block.cross.o.weight.double().T
+        by_hand += (given - given.mean(-1, keepdim=True)) / (stream.var(unbiased=False) + 1e-5).sqrt()
+    direction = transformer.unembedding[told["target"]["id"]].double() * norm.weight.double()
+    found = torch.tensor([token["value"] for token in told["source"]], dtype=torch.float64)
+    torch.testing.assert_close(found, by_hand @ direction, rtol=1e-4, atol=1e-5)
+    assert [token["token"] for token in told["source"]][3] == "·May"
+    assert found.sum() == pytest.approx(told["by_kind"]["cross-attention"], abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

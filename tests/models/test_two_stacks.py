@@ -7,6 +7,7 @@ from architectures import asked, config_of, encoding_of, lively
 from tinytf.cause.interventions import Intervention, hook_points, intervening
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Source, Transformer, reading
+from tinytf.presets import PRESETS
 from tinytf.trace.record import record
 from tinytf_cli.command import _of_one_stack
 
@@ -134,3 +135,16 @@ def test_a_model_of_two_stacks_says_that_it_has_no_source():
 )
 def test_a_command_asks_about_the_stack_that_an_address_names(typed, read):
     assert _of_one_stack(typed) == read
+
+
+def test_the_shapes_of_the_paper_have_its_number_of_parameters():
+    """Counted by hand: a shared table, then attention without biases, feed-forwards, and norms with gain and bias."""
+    width, inner, attention = 512, 2048, 4 * 512**2
+    feed_forward, norm = 2 * width * inner + inner + width, 2 * width
+    encoder, decoder = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm
+    count = 37_000 * width + 6 * (encoder + decoder)
+    with torch.device("meta"):
+        model = Transformer(PRESETS["paper-translation"])
+        model.share_layers()
+    assert sum(parameter.numel() for parameter in model.parameters()) == count == 63_045_632
+    assert count == pytest.approx(65e6, rel=0.035)  # what its Table 3 says of the base model

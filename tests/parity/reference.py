@@ -618,7 +618,8 @@ def _two_stacks(family: str, kind: str = "ForConditionalGeneration", **settings:
             del table.weight
             table.register_buffer("weight", waves)
     if hasattr(model, "final_logits_bias"):
-        model.final_logits_bias.copy_(0.3 * torch.randn(V, generator=torch.Generator().manual_seed(2)))
+        count = model.final_logits_bias.shape[-1]
+        model.final_logits_bias.copy_(0.3 * torch.randn(count, generator=torch.Generator().manual_seed(2)))
     return model
 
 
@@ -756,6 +757,13 @@ TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
     "blenderbot-small": lambda: _two_stacks("BlenderbotSmall", **BART),
     "pegasus": lambda: _two_stacks("Pegasus", **BART),
     "marian": lambda: _two_stacks("Marian", "MTModel", **{**BART, "decoder_start_token_id": 1}),
+    "marian, two vocabularies": lambda: _two_stacks(
+        "Marian",
+        "MTModel",
+        **{**BART, "vocab_size": V + 3},
+        decoder_vocab_size=V,
+        share_encoder_decoder_embeddings=False,
+    ),
     "m2m-100": lambda: _two_stacks("M2M100", **BART),
     "nllb-moe": lambda: _nllb_moe(),
     "nllb-moe, biased router": lambda: _nllb_moe(router_bias=True, moe_token_dropout=0.0),

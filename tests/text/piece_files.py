@@ -14,15 +14,18 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 
 
 @cache
-def _learned(kind: str) -> bytes:
-    """A Unigram with the real table of nmt_nfkc, or a BPE as of Llama: bytes for unknown characters, no table."""
+def _learned(kind: str, size: int) -> bytes:
+    """A Unigram with the real table of nmt_nfkc, or a BPE as of Llama: bytes for unknown characters, no table.
+
+    It has ``size`` pieces.
+    """
     llama = {"byte_fallback": True, "normalization_rule_name": "identity", "remove_extra_whitespaces": False}
     into = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([text for text in corpus() if text.strip()]),
         model_writer=into,
         model_type=kind,
-        vocab_size=800 if kind == "bpe" else 500,
+        vocab_size=size,
         character_coverage=0.98,
         hard_vocab_limit=False,
         num_threads=1,
@@ -35,9 +38,9 @@ def _learned(kind: str) -> bytes:
 LLAMA = [("<unk>", UNKNOWN), ("<s>", CONTROL), ("</s>", CONTROL)]
 
 
-def piece_file(kind: str, first: Iterable[tuple[str, int]] = LLAMA, whole: str = "naïve") -> bytes:
+def piece_file(kind: str, first: Iterable[tuple[str, int]] = LLAMA, whole: str = "naïve", size: int = 0) -> bytes:
     """A file with the ``first`` pieces before the learned ones, and after them one that is never split, if any."""
-    model = messages.ModelProto.FromString(_learned(kind))
+    model = messages.ModelProto.FromString(_learned(kind, size or (800 if kind == "bpe" else 500)))
     learned = [piece for piece in model.pieces if piece.type not in (UNKNOWN, CONTROL)]
     del model.pieces[:]
     for name, number in first:
@@ -132,14 +135,34 @@ def _saved(layout: str) -> Callable[[Path], None]:
 PIECE_LAYOUTS |= {f"{layout}_saved": _saved(layout) for layout in tuple(PIECE_LAYOUTS)}
 
 
+def _normal_pieces(file: bytes) -> list[str]:
+    return sorted(piece.piece for piece in messages.ModelProto.FromString(file).pieces if piece.type == NORMAL)
+
+
+def _of_two_languages(directory: Path, **vocabularies: list[str]) -> None:
+    """Two files, of which the target's has more pieces, and vocabularies whose special tokens have the same ids.
+
+    Theirs takes the ids of special tokens from the source's vocabulary, in targets too.
+    """
+    (directory / "source.spm").write_bytes(piece_file("unigram", whole=""))
+    (directory / "target.spm").write_bytes(piece_file("unigram", whole="été", size=700))
+    for name, pieces in vocabularies.items():
+        names = dict.fromkeys(["</s>", "<unk>", "<pad>", ">>fra<<", *pieces])
+        write(directory, **{name: {piece: number for number, piece in enumerate(names)}})
+
+
 def marian(directory: Path) -> None:
-    """Pieces in another order, some missing, words of the target among them, and a code of a language."""
-    source = messages.ModelProto.FromString(piece_file("unigram", whole=""))
-    learned = sorted(piece.piece for piece in source.pieces if piece.type == NORMAL)
-    names = ["</s>", "<unk>", ">>fra<<", *learned[5:], "ꙮ", "été", "<pad>"]
-    (directory / "source.spm").write_bytes(source.SerializeToString())
-    (directory / "target.spm").write_bytes(piece_file("unigram", whole="été"))
-    write(directory, config={"model_type": "marian"}, vocab={name: number for number, name in enumerate(names)})
+    """Pieces of both languages in another order, some missing, and a code of a language."""
+    source, target = piece_file("unigram", whole=""), piece_file("unigram", whole="", size=700)
+    write(directory, config={"model_type": "marian"})
+    _of_two_languages(directory, vocab=["été", *_normal_pieces(target)[:9:-1], *_normal_pieces(source)[5:], "ꙮ"])
+
+
+def marian_of_two_vocabularies(directory: Path) -> None:
+    """Ids of their own for each language, the target's in the opposite order."""
+    source, target = piece_file("unigram", whole=""), piece_file("unigram", whole="", size=700)
+    write(directory, config={"model_type": "marian"}, tokenizer_config={"separate_vocabs": True})
+    _of_two_languages(directory, vocab=_normal_pieces(source)[5:], target_vocab=["été", *_normal_pieces(target)[:9:-1]])
 
 
 def m2m_100(directory: Path) -> None:

@@ -30,7 +30,7 @@ def test_a_vocabulary_beside_the_file_gives_the_ids_of_transformers(layout, tmp_
 
     layout(tmp_path)
     tokenizer, reference = load_tokenizer_directory(tmp_path).tokenizer, AutoTokenizer.from_pretrained(tmp_path)
-    assert [text for text in TEXTS if tokenizer.encode(text).ids != reference(text)["input_ids"]] == []
+    assert [text for text in TEXTS if tokenizer.of_source.encode(text).ids != reference(text)["input_ids"]] == []
     names = {i: tokenizer.library.id_to_token(i) for i in tokenizer.special_ids}
     assert {token_id: reference.convert_tokens_to_ids(name) for token_id, name in names.items()} == {
         i: i for i in names
@@ -38,6 +38,27 @@ def test_a_vocabulary_beside_the_file_gives_the_ids_of_transformers(layout, tmp_
     assert tokenizer.decode(tokenizer.encode("the cat").ids) == "the cat"
     with pytest.raises(UsageError, match=r"no tokenizer\.json can hold the tokenizer of .*\.(spm|model)"):
         tokenizer.to_json()
+
+
+def _decoded(reference, ids):
+    return reference.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+@pytest.mark.parametrize("layout", [piece_files.marian, piece_files.marian_of_two_vocabularies])
+def test_each_stack_of_a_marian_has_the_ids_of_its_own_tokenizer(layout, tmp_path):
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    from transformers import AutoTokenizer
+
+    layout(tmp_path)
+    of_target, reference = load_tokenizer_directory(tmp_path).tokenizer, AutoTokenizer.from_pretrained(tmp_path)
+    sources, targets = ([reference(**{name: text})["input_ids"] for text in TEXTS] for name in ("text", "text_target"))
+    assert sum(map(list.__ne__, sources, targets)) > len(TEXTS) / 3
+    assert [t for t, ids in zip(TEXTS, sources, strict=True) if of_target.of_source.encode(t).ids != ids] == []
+    assert [t for t, ids in zip(TEXTS, targets, strict=True) if of_target.encode(t).ids != ids] == []
+    dice, count = random.Random(2), of_target.vocab_size
+    written = [*targets, *([dice.randrange(count) for _ in range(dice.randrange(1, 9))] for _ in range(200))]
+    assert [ids for ids in written if of_target.decode(ids) != _decoded(reference, ids)] == []
 
 
 @pytest.mark.share(4)
@@ -54,7 +75,7 @@ def test_its_offsets_are_those_of_the_package(tmp_path):
     """The package counts bytes; the text that a token covers is the same."""
     piece_files.marian(tmp_path)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "source.spm"))
-    tokenizer = load_tokenizer_directory(tmp_path).tokenizer
+    tokenizer = load_tokenizer_directory(tmp_path).tokenizer.of_source
     for text in ("The é🙂 café", "½ ꙮꙮ  x²\n", "e\u0301a\u0308\u0304 你好"):
         data, tokens = text.encode(), tokenizer.encode(text, special=False).tokens
         theirs = [
@@ -164,9 +185,9 @@ def test_a_file_that_is_cut_or_garbled_opens_or_is_refused(tmp_path):
             read_piece_file(tmp_path / "spiece.model")
 
 
-@pytest.mark.parametrize("missing", ["source.spm", "vocab.json"])
+@pytest.mark.parametrize("missing", ["source.spm", "vocab.json", "target.spm", "target_vocab.json"])
 def test_a_vocabulary_beside_the_file_needs_both(missing, tmp_path):
-    piece_files.marian(tmp_path)
+    piece_files.marian_of_two_vocabularies(tmp_path)
     (tmp_path / missing).unlink()
     with pytest.raises(CheckpointError, match=f"there is no {missing} in .*, and a MarianTokenizer needs it"):
         load_tokenizer_directory(tmp_path)

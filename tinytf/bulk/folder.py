@@ -33,6 +33,8 @@ INDEX_BYTES = 2**28
 """The most bytes of an index: some two million shards."""
 IDS, DOCUMENT, POSITION = "ids", "document", "position"
 """The tensors (N,) that stand in every shard beside the activations."""
+SOURCE_IDS, SOURCE_DOCUMENT = "source_ids", "source_document"
+"""The tensors (M,) of the tokens that an encoder read for the targets of a shard, and the document of each."""
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 ROWS = {True: "every token", False: "last token"}
 """What has a row, as an index says it: every token, or the last of each document."""
@@ -121,13 +123,21 @@ class Shard:
 
     def rows(self, name: str, start: int, stop: int, row_shape: tuple[int, ...] = ()) -> Tensor:
         """Some of its tokens at one address, counted from 0 in the shard. Raises CheckpointError for a damaged file."""
-        try:
-            with safe_open(reading(self.path), framework="pt") as file:
-                tensor: Tensor = file.get_slice(name)[start:stop]
-        except (SafetensorError, OSError) as error:
-            raise damage_error(self.path, str(error)) from None
+        tensor = self._read(name, slice(start, stop))
         if tensor.shape != (stop - start, *row_shape):
             raise damage_error(self.path, f"{name} has the shape {tuple(tensor.shape)} where its index says otherwise")
+        return tensor
+
+    def whole(self, name: str) -> Tensor:
+        """All numbers of a tensor that has no row for each token. Raises CheckpointError for a damaged file."""
+        return self._read(name, slice(None))
+
+    def _read(self, name: str, rows: slice) -> Tensor:
+        try:
+            with safe_open(reading(self.path), framework="pt") as file:
+                tensor: Tensor = file.get_slice(name)[rows]
+        except (SafetensorError, OSError) as error:
+            raise damage_error(self.path, str(error)) from None
         return tensor
 
 
@@ -256,6 +266,19 @@ class RecordedCorpus(ShortRepr):
     def positions(self) -> RecordedStep:
         """The position of each recorded token in its document, (N,), without the tokens that the tokenizer adds."""
         return RecordedStep(self.shards, POSITION)
+
+    @cached_property
+    def sources(self) -> dict[int, tuple[int, ...]]:
+        """The tokens that the encoder of two stacks read for each document; empty for one stack."""
+        if not self.index.get("sources"):
+            return {}
+        sources: dict[int, list[int]] = {}
+        for shard in self.shards:
+            for token, document in zip(
+                *(shard.whole(name).tolist() for name in (SOURCE_IDS, SOURCE_DOCUMENT)), strict=True
+            ):
+                sources.setdefault(document, []).append(token)
+        return {document: tuple(ids) for document, ids in sources.items()}
 
     def batches(self, address: str, size: int = BATCH) -> Iterator[Tensor]:
         """Yield the activations at an address as float32 (n, C), ``size`` tokens at a time; heads side by side."""

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.bulk.folder import DOCUMENT, IDS, POSITION
-from tinytf.bulk.windows import Window, padded, run_windows
+from tinytf.bulk.windows import Window, read_sources, run_windows
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.model.batches import batches
-from tinytf.model.transformer import Transformer, evaluating
+from tinytf.model.transformer import Transformer, evaluating, reading
 from tinytf.parts.row import Step
 from tinytf.steps.table import StepTable, table_of
 from tinytf.trace.address import parse_address
@@ -133,7 +133,7 @@ class Passes:
         for target in self.targets:
             rows[target.at] = torch.empty(len(ids), *target.shape, dtype=self.dtype)
         firsts = [0, *accumulate(map(len, chosen))]
-        for batch in batches([len(window.ids) for window in windows], self.model):
+        for batch in batches([max(len(window.ids), len(window.source)) for window in windows], self.model):
             to = torch.cat([torch.arange(firsts[n], firsts[n + 1]) for n in batch])
             for name, caught in self._run([windows[n] for n in batch]).items():
                 rows[name][to] = caught
@@ -143,12 +143,11 @@ class Passes:
         return window.own if self.every_token else window.own[-1:]
 
     def _run(self, windows: Sequence[Window]) -> dict[str, Tensor]:
-        ids = padded(windows)
-        length = ids.shape[1]
+        length = max(len(window.ids) for window in windows)
         self._windows = windows
         self._rows = torch.tensor([row * length + at for row, w in enumerate(windows) for at in self._chosen(w)])
         self._caught = {}
-        run_windows(self.model, ids, self._last)
+        run_windows(self.model, windows, self._last)
         return self._caught
 
     def _catch(self, targets: Sequence[Target], module: nn.Module, args: Any, result: Tensor) -> None:
@@ -176,7 +175,10 @@ class Passes:
         numbers = [(w.document, w.start - w.own.start + at) for w in self._windows for at in self._chosen(w)]
         document, position = numbers[row]
         self._stack.close()  # the search runs the model again, without these hooks
-        where = where_not_finite(self.model, [window.ids for window in self._windows if window.document == document])
+        own = [window for window in self._windows if window.document == document]
+        source = read_sources(self.model, own[:1])
+        model = self.model if source is None else reading(self.model, source)
+        where = where_not_finite(model, [window.ids for window in own])
         raise TinytfError(
             f"{target.at} is not finite at token {position:,} of document {document:,}{f', {where}' if where else ''}",
             HINT,

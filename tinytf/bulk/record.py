@@ -9,7 +9,7 @@ import json
 import math
 import shutil
 import sys
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -19,14 +19,27 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from tinytf import outputs
-from tinytf.bulk.folder import DOCUMENT, DTYPES, FORMAT, IDS, INDEX, KIND, POSITION, ROWS, read_index
+from tinytf.bulk.folder import (
+    DOCUMENT,
+    DTYPES,
+    FORMAT,
+    IDS,
+    INDEX,
+    KIND,
+    POSITION,
+    ROWS,
+    SOURCE_DOCUMENT,
+    SOURCE_IDS,
+    read_index,
+)
 from tinytf.bulk.passes import Passes, Target, targets_of
-from tinytf.bulk.windows import Window, corpus_windows, window_length
+from tinytf.bulk.windows import Window, corpus_windows, require_pairs, window_length
 from tinytf.checkpoints.weights import Safetensors
 from tinytf.errors import UsageError
-from tinytf.files import reading, to_json
+from tinytf.files import parse_json, reading, to_json
 from tinytf.kept import RECORDING
 from tinytf.report import About, Data, Progress, Report, ignore_progress
 from tinytf.resume_log import checksum
@@ -96,8 +109,8 @@ class StepSize(Data):
 class CorpusRecording(Report):
     """What was recorded: ``steps`` of ``tokens`` tokens in ``documents`` documents, in the shards of a folder.
 
-    ``resumed`` is how many of the tokens an earlier run had recorded. It is not ``complete`` after Ctrl-C; the same
-    call continues.
+    ``resumed`` is how many of the tokens an earlier run had recorded. Of two stacks the ``sources`` are kept too.
+    It is not ``complete`` after Ctrl-C; the same call continues.
     """
 
     KIND = "record"
@@ -114,6 +127,7 @@ class CorpusRecording(Report):
     bytes: int
     resumed: int
     complete: bool
+    sources: bool = False
 
     def in_a_sentence(self) -> str:
         if not self.tokens:
@@ -130,7 +144,7 @@ class CorpusRecording(Report):
 
     def fields(self) -> dict[str, Any]:
         return self.members(
-            "folder", "dtype", "tokens", "documents", "shards", "bytes", "resumed", "complete", "steps"
+            "folder", "dtype", "tokens", "documents", "shards", "bytes", "resumed", "complete", "sources", "steps"
         )  # fmt: skip
 
 
@@ -183,6 +197,7 @@ class Plan:
             "tokenizer": checksum(model.tokenizer.library.to_str()),
             "corpus": files,
             "document": self.corpus.reading.document,
+            "sources": self.model.config.d_source > 0,
             "at": {target.at: {"axes": list(target.axes), "shape": list(target.shape)} for target in self.targets},
             "dtype": self.dtype,
             "rows": ROWS[self.every_token],
@@ -200,7 +215,8 @@ class Plan:
         characters = tokens = 0
         for text in documents.texts():
             characters += len(text)
-            tokens += len(self.model.tokenizer.encode(text, special=False).ids)
+            own = parse_json(text)[1] if self.model.config.d_source else text
+            tokens += len(self.model.tokenizer.encode(own, special=False).ids)
             if characters >= _SAMPLE:
                 break
         total = self.corpus.characters
@@ -255,6 +271,7 @@ def record(
     Each token of the text gets a row; without ``every_token`` only the last of each document. Documents are read in
     windows of ``window`` tokens (by default the context, at most 1,024); the tokens that the tokenizer adds are read
     but not recorded. Rows are stored as ``dtype``, in shards of ``shard_size`` megabytes; ``limit`` is the most rows.
+    Of two stacks the corpus is pairs, of which each target has its rows, and its source is kept beside them.
     A folder with a part of the same recording is continued; Ctrl-C ends early with what is done. ``on_estimate`` gets
     the rows and bytes to expect. Of several processes in a ``group`` each writes its own shards, the first the index.
 
@@ -268,6 +285,8 @@ def record(
     least, most = _SHARD_MB
     if not least <= shard_size <= most:
         raise UsageError(f"shards of {shard_size:g} megabytes are not from {least} to {most:,}", "such as 64")
+    if model.config.d_source:
+        require_pairs(model, corpus.documents())
     plan = Plan(model, corpus, targets_of(at, model.config), dtype, every_token, length, shard_size, limit)
     if group.rank == 0:
         _begin(path, plan.identity)
@@ -327,7 +346,7 @@ def _report(path: Path, plan: Plan, index: Mapping[str, Any], resumed: int) -> C
     shards = len(index["shards"])
     return CorpusRecording(
         str(path), steps, plan.dtype, tokens, index["documents"], shards, tokens * plan.row_bytes, resumed,
-        index["complete"], about=About(plan.model),
+        index["complete"], plan.model.config.d_source > 0, about=About(plan.model),
     )  # fmt: skip
 
 
@@ -402,14 +421,25 @@ def _rows_in(file: Path) -> int:
     return Safetensors(file).shapes[IDS][0] if file.is_file() else 0
 
 
+def _sources(plan: Plan, windows: Sequence[Window], rows: int) -> dict[str, Tensor]:
+    """What the encoder read for the first ``rows`` of some windows: the tokens and their documents, (M,) each."""
+    if not plan.model.config.d_source:
+        return {}
+    read = windows[: bisect_right([*accumulate(map(plan.rows_of, windows))], rows)]
+    ids = [token for window in read for token in window.source]
+    documents = [window.document for window in read for _ in window.source]
+    return {SOURCE_IDS: torch.tensor(ids, dtype=torch.int32), SOURCE_DOCUMENT: torch.tensor(documents)}
+
+
 def _write_shard(
     file: Path, plan: Plan, passes: Passes, windows: Sequence[Window], begun: int, on_rows: Callable[[int], None]
 ) -> int:
     """Write the shard of some windows, of which ``begun`` rows are there; return its rows, fewer after Ctrl-C."""
     planned = sum(map(plan.rows_of, windows))
     shard = {name: torch.empty(planned, *shape, dtype=dtype) for name, (_, shape, dtype) in plan.stored.items()}
-    for name, tensor in load_file(reading(file)).items() if begun else ():
-        shard[name][:begun] = tensor
+    stored = load_file(reading(file)) if begun else {}
+    for name in shard if begun else ():
+        shard[name][:begun] = stored[name]
     rows = 0
     try:
         for first in range(0, len(windows), _GROUP):
@@ -424,6 +454,7 @@ def _write_shard(
         if rows <= begun:
             return begun
     arrays = [Array.of(name, axes, shard[name][:rows]) for name, (axes, *_) in plan.stored.items()]
+    arrays += [Array.of(name, ("source",), ids) for name, ids in _sources(plan, windows, rows).items()]
     about = {"kind": KIND, "axes": {array.name: list(array.axes) for array in arrays}}
     with outputs.writing(file, "give the same command again"), outputs.replacing(file) as stream:
         for data in safetensors(arrays, {"tinytf": json.dumps(about)}):

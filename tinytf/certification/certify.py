@@ -167,7 +167,7 @@ def _compare_ids(
     for name, text, repeated in texts:
         full_text = text * limit if repeated else text
         try:
-            ours, theirs = model.tokenizer.encode(full_text).ids, encode(full_text)
+            ours, theirs = model.tokenizer.of_source.encode(full_text).ids, encode(full_text)
         except TokenizerError as error:
             notes.append(f"{name}: {error.message}")
             continue
@@ -176,7 +176,7 @@ def _compare_ids(
             pairs = enumerate(zip(ours, theirs, strict=False))
             index = next((i for i, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
             differing, where = differing + 1, where or f"token {index}, {name}"
-        if known_ids := [token_id for token_id in ours if token_id < model.config.vocab_size][:limit]:
+        if known_ids := [token_id for token_id in ours if token_id < model.config.common_vocabulary][:limit]:
             ids_by_text[name] = known_ids
     if not ids_by_text:
         raise UsageError("no text has a token that the model knows")

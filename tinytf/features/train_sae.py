@@ -328,7 +328,7 @@ def _recorded(
     starts = range(0, border, _READ)
     return (
         lambda: (step[start : min(start + _READ, border)].to(device) for start in starts),
-        recorded_windows(corpus, model.tokenizer, border),
+        recorded_windows(corpus, model.tokenizer, border, model.config.start_id),
     )
 
 
@@ -352,5 +352,6 @@ def measured(model: TextModel, windows: Iterable[Window], coder: SparseCoder, pl
 
 
 def _reconstructed(model: TextModel, window: Window, coder: SparseCoder, place: Place) -> Reconstructed:
-    trace = model.trace_of(model.encode_ids(window.ids), layers=[place.layer])
-    return reconstructed(model, trace, coder, place, place, window.own)
+    bound = model.reading(model.encoder.trace(ids=window.source)) if window.source else model
+    trace = bound.trace_of(model.encode_ids(window.ids), layers=[place.layer])
+    return reconstructed(bound, trace, coder, place, place, window.own)

@@ -7,7 +7,7 @@ frozen is linear, so each part goes through it by itself, and the parts sum to t
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -28,6 +28,7 @@ from tinytf.parts.row import Step
 from tinytf.report import About, Data, Report
 from tinytf.steps.operations import Activate
 from tinytf.tables import Array
+from tinytf.text.tokenizer import Token
 from tinytf.text_model import TextModel
 from tinytf.tolerance import PARTS, allowed
 from tinytf.trace.faults import require_finite
@@ -36,11 +37,12 @@ from tinytf.trace.trace import Text, Trace
 _ROUNDINGS = 4
 """Roundings of the sum of all parts' magnitudes that are allowed: large parts that cancel leave such an error."""
 
+_CROSS = "cross-attention"
 KINDS = (
     "embedding",
     "head",
     "attention bias",
-    "cross-attention",
+    _CROSS,
     "cross-attention bias",
     "feed-forward",
     "expert",
@@ -55,15 +57,19 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Part(Data):
-    """One term of the logit; ``layer`` and ``head`` are None for terms without them, ``kind`` is one of KINDS."""
+    """One term of the logit; ``layer`` and ``head`` are None for terms without them, ``kind`` is one of KINDS.
 
-    LESS: ClassVar = ("name",)
+    ``source`` is what each token of the source adds to it, of cross-attention.
+    """
+
+    LESS: ClassVar = ("name", "source")
 
     name: str
     kind: str
     layer: int | None
     head: int | None
     value: float
+    source: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,8 @@ class Attribution(Report):
 
     ``logit`` is the model's own, and ``allowed`` how far the sum may be from it: PARTS or four roundings of the sum of
     the parts' magnitudes, whichever is more. ``of`` names what the parts sum to: if logits are capped or scaled, it is
-    ``head.logits``, the logit before that. ``frozen`` says what was held constant.
+    ``head.logits``, the logit before that. ``frozen`` says what was held constant. ``source_tokens`` are those that
+    cross-attention reads.
     """
 
     KIND = "attribute"
@@ -86,6 +93,7 @@ class Attribution(Report):
     allowed: float
     frozen: str
     of: str = "logit"
+    source_tokens: tuple[Token, ...] = ()
 
     @property
     def sum(self) -> float:
@@ -119,6 +127,10 @@ class Attribution(Report):
             "parts": [{"part": part.name, **part.to_dict()} for part in self.parts],
             "by_kind": self.by_kind(),
             "heads": self.heads().tolist(),
+            "source": [
+                {"token": token.shown, "value": value}
+                for token, value in zip(self.source_tokens, self.of_source(), strict=True)
+            ],
             "check": {"parts": len(self.parts), **self.members("holds", "sum", "difference", "allowed")},
         }
 
@@ -135,6 +147,10 @@ class Attribution(Report):
         values = torch.full((layers, most), torch.nan, dtype=torch.float64)
         values[tuple(indices.T)] = torch.tensor([part.value for part in heads], dtype=torch.float64)
         return values
+
+    def of_source(self) -> tuple[float, ...]:
+        """What each token of the source adds through cross-attention in all layers; empty for one stack."""
+        return tuple(map(math.fsum, zip(*(part.source for part in self.parts if part.source), strict=True)))
 
     def by_kind(self) -> dict[str, float]:
         """The sum of each kind of part that is present."""
@@ -187,7 +203,8 @@ def attribute(
     logit = float(logits[chosen]) - (0.0 if versus_id is None else float(logits[versus_id]))
     subject = "logit" if unembedded is trace.steps.over_vocabulary[-1] else unembedded.name
     about, limit = About(model, trace.encoding), _allowed(trace, terms)
-    return Attribution(at, chosen, versus_id, tuple(terms), logit, limit, _frozen(trace), subject, about=about)
+    read = trace.tokens_on("source") if any(part.source for part in terms) else ()
+    return Attribution(at, chosen, versus_id, tuple(terms), logit, limit, _frozen(trace), subject, read, about=about)
 
 
 @torch.no_grad()
@@ -206,7 +223,21 @@ def logit_parts(
 
     parts = parts_read(trace, position, build, frozen)
     values = torch.cat(parts.rows) @ _direction(trace.model.unembedding, token, versus)  # (N, C) · (C,) -> (N,)
-    terms = [Part(*name, value) for name, value in zip(parts.names, values.tolist(), strict=True)]
+    sources: dict[str, list[float]] = {}
+    terms = []
+    for (name, kind, layer, number), value in zip(parts.names, values.tolist(), strict=True):
+        if kind != _CROSS or number is None:
+            terms.append(Part(name, kind, layer, number, value))
+            continue
+        if name not in sources:
+            terms.append(Part(name, kind, layer, None, 0.0))
+        sources.setdefault(name, []).append(value)
+    terms = [
+        replace(part, value=math.fsum(sources[part.name]), source=tuple(sources[part.name]))
+        if part.name in sources
+        else part
+        for part in terms
+    ]
     bias = getattr(getattr(trace.model.head, "decoder", None), "bias", None)
     if bias is not None:
         terms.append(Part("logits bias", "unembedding bias", None, None, float(_direction(bias, token, versus))))

@@ -44,6 +44,7 @@ class Parts:
         self.trace, self.position, self.frozen = trace, position, frozen or trace
         self.passed: dict[StepKey, Tensor] = {}
         self.names: list[tuple[str, str, int | None, int | None]] = []
+        """Of each part its name, kind and layer, and the number of its head or of its token of the source."""
         self.rows: list[Tensor] = []
 
     def add(self, name: str, kind: str, vector: Tensor | None, layer: int | None = None) -> None:
@@ -255,6 +256,10 @@ def attention_or_feed_forward(stream: Parts, step: Step, layer: int) -> Parts:
         heads = side_by_side.unflatten(0, (trace.config.at(layer).n_heads, -1))  # (H, D)
         vectors = torch.einsum("hd,chd->hc", heads, weight.unflatten(1, heads.shape))  # (C, H·D) -> (C, H, D)
         parts.add_heads(layer, torch.zeros_like(vectors) if exchanged else vectors)
+    elif step.role == "cross" and not (exchanged or any(trace.is_exchanged(name, layer) for name in _OF_SOURCE)):
+        vectors = _by_source(trace, position, layer) @ weight.T  # (S, H·D) · (H·D, C) -> (S, C)
+        parts.names += [(f"L{layer}.{step.name}", kind, layer, number) for number in range(len(vectors))]
+        parts.rows.append(vectors)
     elif not exchanged:
         parts.add(step.name, kind, weight @ float64(trace.step(step.inputs[0], layer)[position]), layer)
     if exchanged:
@@ -262,6 +267,16 @@ def attention_or_feed_forward(stream: Parts, step: Step, layer: int) -> Parts:
     else:
         parts.add(f"{step.name} bias", f"{kind} bias", site.module.bias, layer)
     return parts
+
+
+_OF_SOURCE = ("cross.head_out", "cross.concat")
+
+
+def _by_source(trace: Trace, position: int, layer: int) -> Tensor:
+    """What each token of the source gives the heads of cross-attention at one position: (S, H·D), float64."""
+    weights, values = (float64(trace.step(f"cross.{name}", layer)) for name in ("weights", "v"))
+    values = values.repeat_interleave(len(weights) // len(values), dim=0)  # (Hkv, S, D) -> (H, S, D)
+    return (weights[:, position, :, None] * values).transpose(0, 1).flatten(1)
 
 
 def joined_heads(site: Site) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as Library
 
 from tinytf.errors import CheckpointError, UsageError
+from tinytf.fields import Fields
 from tinytf.files import TOKENIZER, parse_json, read_bytes, read_json, reading
 from tinytf.nearest import did_you_mean
 from tinytf.text.chat import directory_template, template_of
@@ -84,18 +85,39 @@ def load_tokenizer_directory(directory: Path, given: Settings = NOTHING) -> Voca
     config, settings = (_optional(directory / name) for name in ("config.json", "tokenizer_config.json"))
     settings = {**settings, **given}
     stored = directory / "tokenizer.json"
+    if (directory / "vocab-src.json").exists() and not stored.exists():
+        return _ids_of_moses(directory, config, given)
     reader = _from_tokenizer_json if stored.exists() else _from_vocabulary
     with library_errors(CheckpointError, f"{stored if stored.exists() else directory} is not a tokenizer"):
-        library, special, note, untrusted, assumed = reader(directory, config, settings, given)
-        library.encode_special_tokens = settings.get("split_special_tokens") is True
-        generation = directory / "generation_config.json"
-        sources: dict[Path | str, Settings] = {generation: _optional(generation), directory / "config.json": config}
-        ends = _ends(sources, library.token_to_id(special.names.get("eos_token", "")))
-        start, start_source = _start(sources, library.token_to_id(special.names.get("bos_token", "")))
-        chat = directory_template(directory, settings, special.names)
-        mask = special.names.get("mask_token")
-        tokenizer = Tokenizer(library, ends, mask, start, chat, untrusted, assumed, start_source, _forced(sources))
-        return Vocabulary(tokenizer, ", with ".join(filter(None, (note, setting_words(given)))))
+        loaded = reader(directory, config, settings, given)
+        source = None if loaded.source is None else _tokenizer(directory, config, settings, loaded.source)
+        tokenizer = _tokenizer(directory, config, settings, loaded, source)
+        return Vocabulary(tokenizer, ", with ".join(filter(None, (loaded.note, setting_words(given)))))
+
+
+def _tokenizer(
+    directory: Path, config: Settings, settings: Settings, loaded: "_Loaded", source: Tokenizer | None = None
+) -> Tokenizer:
+    """The tokenizer that the files of ``directory`` make of what was loaded from them."""
+    library, names = loaded.library, loaded.special.names
+    library.encode_special_tokens = settings.get("split_special_tokens") is True
+    generation = directory / "generation_config.json"
+    sources: dict[Path | str, Settings] = {generation: _optional(generation), directory / "config.json": config}
+    ends = _ends(sources, library.token_to_id(names.get("eos_token", "")))
+    start, start_source = _start(sources, library.token_to_id(names.get("bos_token", "")))
+    chat = directory_template(directory, settings, names)
+    return Tokenizer(
+        library, ends, names.get("mask_token"), start, chat, loaded.untrusted, loaded.assumed, start_source,
+        _forced(sources), source,
+    )  # fmt: skip
+
+
+def _ids_of_moses(directory: Path, config: Settings, given: Settings) -> Vocabulary:
+    """Texts of ids for an FSMT, whose tokenizer follows the rules of Moses, which tinytf does not have."""
+    _require_read(given, None)
+    fields, why = Fields(config, directory / "config.json"), "the rules of Moses, which cut its words, are not read"
+    target, source = (fields.whole(f"{name}_vocab_size", least=1) for name in ("tgt", "src"))
+    return Vocabulary(IdTokenizer(target, source, why), f"none: a text is ids, such as 464 3797, since {why}")
 
 
 def tokenizer_in_memory(tokenizer: Any, model: Any) -> Vocabulary:
@@ -105,10 +127,13 @@ def tokenizer_in_memory(tokenizer: Any, model: Any) -> Vocabulary:
     whose configuration has no vocab_size.
     """
     if tokenizer is None:
-        size = getattr(model.config.get_text_config(), "vocab_size", None)
+        config = model.config
+        size = getattr(config, "decoder_vocab_size", None) or getattr(config.get_text_config(), "vocab_size", None)
         if not size:
             raise UsageError("there is no tokenizer, and the configuration has no vocab_size", _CONVERT)
-        return Vocabulary(IdTokenizer(size), "none: a text is ids, such as 464 3797")
+        read = config.encoder if getattr(config, "encoder", None) is not None else config
+        of_source = getattr(read, "src_vocab_size", None) or getattr(read, "vocab_size", None)
+        return Vocabulary(IdTokenizer(size, of_source), "none: a text is ids, such as 464 3797")
     if isinstance(tokenizer, Tokenizer):
         return Vocabulary(tokenizer)
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
@@ -133,13 +158,17 @@ def tokenizer_in_memory(tokenizer: Any, model: Any) -> Vocabulary:
 
 
 class _Loaded(NamedTuple):
-    """A tokenizer, its special tokens, a note, its worker if it is untrusted, and the settings that no file has."""
+    """A tokenizer, its special tokens, a note, its worker if it is untrusted, and the settings that no file has.
+
+    Where each of two stacks has a tokenizer, this is the decoder's, and ``source`` the encoder's.
+    """
 
     library: Library
     special: SpecialTokens
     note: str
     untrusted: UntrustedTokenizer | None = None
     assumed: Settings = NOTHING
+    source: "_Loaded | None" = None
 
 
 def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings, given: Settings) -> _Loaded:
@@ -270,24 +299,42 @@ def _from_pieces(path: Path, tokenizer_class: TokenizerClass | None, settings: S
 def _from_separate_ids(
     directory: Path, tokenizer_class: TokenizerClass, settings: Settings, given: Settings
 ) -> _Loaded:
-    """The tokenizer of a SentencePiece file whose pieces have the ids of the vocab.json beside it."""
+    """The tokenizer of a SentencePiece file whose pieces have the ids of the vocab.json beside it.
+
+    The targets of a Marian have a file of their own, and with ``separate_vocabs`` a vocabulary too.
+    """
     _require_read(given, tokenizer_class)
-    missing = [name for name in tokenizer_class.files if not (directory / name).exists()]
-    if missing:
-        raise CheckpointError(f"there is no {missing[0]} in {directory}, and a {tokenizer_class.name} needs it")
     if settings.get("language_codes", "m2m100") != "m2m100":
         raise CheckpointError(f"tinytf does not know the languages of {settings['language_codes']!r:.60}", _CONVERT)
-    vocabulary = _read_vocabulary(directory / "vocab.json")
+    source, target = tokenizer_class.files, tokenizer_class.target_files
+    if target and settings.get("separate_vocabs") is True:
+        target = (target[0], "target_vocab.json")
+    used = tuple(dict.fromkeys((*source, *target)))
+    missing = [name for name in used if not (directory / name).exists()]
+    if missing:
+        raise CheckpointError(f"there is no {missing[0]} in {directory}, and a {tokenizer_class.name} needs it")
+    note = f"from {', '.join(used[:-1])} and {used[-1]}"
+    of_source = _separate_ids(directory, tokenizer_class, source, settings)._replace(note=note)
+    if not target:
+        return of_source
+    return _separate_ids(directory, tokenizer_class, target, settings)._replace(note=note, source=of_source)
+
+
+def _separate_ids(
+    directory: Path, tokenizer_class: TokenizerClass, files: tuple[str, ...], settings: Settings
+) -> _Loaded:
+    """The tokenizer of two files: one of SentencePiece, and the ids of its pieces."""
+    piece_file, id_file = (directory / name for name in files)
+    vocabulary = _read_vocabulary(id_file)
     by_id = {token_id: piece for piece, token_id in vocabulary.items()}
     if sorted(by_id) != list(range(len(vocabulary))):
-        raise CheckpointError(f"the ids in {directory / 'vocab.json'} are not 0 to {len(vocabulary) - 1:,}, each once")
+        raise CheckpointError(f"the ids in {id_file} are not 0 to {len(vocabulary) - 1:,}, each once")
     special = _special_tokens(directory, settings, [], tokenizer_class)
     model = {"vocab": [(by_id[token_id], 0.0) for token_id in range(len(by_id))]}
     library = _build(tokenizer_class, model, None, settings, special)
     unknown = library.token_to_id(special.names.get("unk_token", "")) or 0
-    codes, path = tokenizer_class is MARIAN, directory / tokenizer_class.files[0]
-    untrusted = SeparateIds(path, library, unknown, codes=codes)
-    return _Loaded(library, special, f"from {' and '.join(tokenizer_class.files)}", untrusted)
+    untrusted = SeparateIds(piece_file, library, unknown, codes=tokenizer_class is MARIAN)
+    return _Loaded(library, special, "", untrusted)
 
 
 def _special_tokens(
@@ -478,9 +525,6 @@ def _read_words(path: Path) -> dict[str, Any]:
 
 def _no_vocabulary(directory: Path) -> CheckpointError:
     """The error for a directory without a vocabulary that tinytf reads."""
-    if (directory / "vocab-src.json").exists():
-        why = "a vocabulary for each language and the rules of Moses, which tinytf does not read"
-        return CheckpointError(f"{directory} has {why}", "in Python, tinytf.load of the model in memory takes ids")
     for name, kind in _UNREAD_FILES.items():
         if (directory / name).exists():
             return CheckpointError(f"{directory / name} is a {kind} vocabulary, which tinytf does not read", _CONVERT)

@@ -10,19 +10,24 @@ from tinytf.text.tokenizer import Encoding, Tokenizer
 
 
 class IdTokenizer(Tokenizer):
-    """Texts are ids separated by spaces, such as ``464 3797``. Raises TokenizerError for anything else."""
+    """Texts are ids separated by spaces, such as ``464 3797``. Raises TokenizerError for anything else.
 
-    def __init__(self, count: int) -> None:
+    There are ``count`` ids, and ``of_source`` in the encoder of two stacks, by default as many. ``why`` says why a text
+    is not words.
+    """
+
+    def __init__(self, count: int, of_source: int | None = None, why: str = "this model has no tokenizer") -> None:
         library = tokenizers.Tokenizer(models.WordLevel({str(number): number for number in range(count)}))
         library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        super().__init__(library)
+        super().__init__(library, source=None if of_source in (None, count) else IdTokenizer(of_source, why=why))
         self.kind = "ids"
+        self._why = why
 
     def encode(self, text: str, *, special: bool = True, limit: Limit = DEFAULT_LIMIT) -> Encoding:
         for word in text.split():
             if self.id_of(word) is None:
                 raise TokenizerError(
-                    f"{printable(word)[:60]!r} is not an id below {self.vocab_size:,}, and this model has no tokenizer",
+                    f"{printable(word)[:60]!r} is not an id below {self.vocab_size:,}, and {self._why}",
                     "give it one: tinytf.load(model, tokenizer); or give a text of ids, such as 464 3797",
                 )
         return super().encode(text, special=special, limit=limit)

@@ -108,4 +108,4 @@ def _split(text: str, special: bool, limit: Limit) -> Pieces:
 
 
 def _decode(ids: list[int]) -> str:
-    return str(_loaded[0].library.decode(ids, skip_special_tokens=True))
+    return str(_loaded[0].library.decode(ids, skip_special_tokens=True)).strip()  # as transformers does

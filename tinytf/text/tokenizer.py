@@ -191,7 +191,8 @@ class Tokenizer:
     ``ends`` are the ids that end a text, ``mask`` is the name of the mask token, ``start`` the id that begins a
     text, named by ``start_source``; without them the vocabulary is searched for the usual names. ``chat`` renders
     conversations as text. ``untrusted`` does the work in another process if parts of the tokenizer are not known to
-    be harmless. ``assumed`` are settings that the files leave open.
+    be harmless. ``assumed`` are settings that the files leave open. ``source`` is the tokenizer of the encoder, if this
+    one is of the decoder alone.
     """
 
     def __init__(
@@ -205,6 +206,7 @@ class Tokenizer:
         assumed: Settings = NOTHING,
         start_source: str = "the tokenizer",
         forced: int | None = None,
+        source: "Tokenizer | None" = None,
     ) -> None:
         library.no_truncation()
         library.no_padding()
@@ -222,6 +224,7 @@ class Tokenizer:
         self._start, self._start_source = start, start_source
         self.forced = forced
         """The id of the token that a target is made to begin with, such as a language's."""
+        self._source = source
         self.chat = chat
         self.assumed = dict(assumed)
 
@@ -288,6 +291,11 @@ class Tokenizer:
             "assumed": dict(self.assumed),
             "never_produced": None if entries is None else len(entries),
         }
+
+    @property
+    def of_source(self) -> "Tokenizer":
+        """The tokenizer of what an encoder reads: this one, unless each of two stacks has its own."""
+        return self._source or self
 
     @property
     def is_untrusted(self) -> bool:

@@ -41,7 +41,8 @@ class TokenizerClass:
     keys of tokenizer_config.json that it reads, with their defaults; models of the class differ in the ``open`` ones,
     and the ``fixed`` ones cannot be set. ``flags`` are those of special tokens that a file names by their text alone,
     by role; ``extras`` are further special tokens, unless a file lists others. In a SentencePiece file, ``first``
-    stands for the first ``skipped`` pieces, and ``last`` follows the others.
+    stands for the first ``skipped`` pieces, and ``last`` follows the others. ``target_files`` are read for the
+    targets of two stacks, where those have a tokenizer of their own; ``files`` are then those of the sources.
     """
 
     name: str
@@ -58,6 +59,7 @@ class TokenizerClass:
     first: Sequence[tuple[str, float]] = ()
     skipped: int = 0
     last: tuple[str, ...] = ()
+    target_files: tuple[str, ...] = ()
 
     def parts(self, settings: Settings, names: Names) -> Parts:
         """The parts around the vocabulary."""
@@ -455,7 +457,7 @@ NLLB = TokenizerClass(
 )  # fmt: skip
 MARIAN = TokenizerClass(
     "MarianTokenizer", "Unigram", ("source.spm", "vocab.json"), _T5_SPECIALS, _plain_pieces(),
-    _template("$A eos_token", "$A $B eos_token"), {}, fixed=_PIECES,
+    _template("$A eos_token", "$A $B eos_token"), {}, fixed=_PIECES, target_files=("target.spm", "vocab.json"),
 )  # fmt: skip
 M2M100 = TokenizerClass(
     "M2M100Tokenizer", "Unigram", ("sentencepiece.bpe.model", "vocab.json"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.inputs import corpus_files
+from tinytf_cli.inputs import corpus_files, read_by
 from tinytf_cli.options import FoldOptions
 from tinytf_cli.ranges import Whole
 from tinytf_cli.text_options import TraceOptions
@@ -41,7 +41,7 @@ def experts(options: Options, fold: FoldOptions, tracing: TraceOptions) -> int:
 
     model = tracing.model
     layer = None if options.layer is None else parse_single_number(options.layer, model.config.n_layers, "layer")
-    files = corpus_files(options.corpus, tracing.texts.words) if options.corpus else None
+    files = corpus_files(options.corpus, tracing.texts.words, read_by(tracing.model)) if options.corpus else None
 
     def question(trace: "Trace") -> "Experts":
         report = model.experts(trace, layer=layer)

@@ -85,7 +85,7 @@ def features(options: Options, unit_options: UnitOptions, fold: FoldOptions, tra
     if len(added) < len(options.add):
         raise UsageError("--add names a feature twice", "add up the activations")
     coder, model = open_sae(options.sae), tracing.model
-    corpus = unit_options.opened(tracing.texts)
+    corpus = unit_options.opened(tracing.texts, tracing.model)
 
     def question(trace: "Trace") -> "Features":
         report = model.features(

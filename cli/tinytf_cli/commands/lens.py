@@ -106,7 +106,9 @@ def _train(corpus: Path, steps: int, tracing: AddressOptions) -> int:
         raise UsageError("--train reads a corpus, and TEXT is another question", "leave TEXT out")
     with progress_line(tracing.output.stderr, "training: step") as on_progress:
         source = recorded(corpus) if is_recorded(corpus) else corpus
-        model = tracing.model_options.open(because="a corpus has no sources and targets")
+        model = tracing.model_options.open(
+            two_stacks=not isinstance(source, Path), because="--train takes a tinytf record of pairs"
+        )
         report = model.train_lens(
             source, text=text, steps=steps, seed=tracing.model_options.seed, on_progress=on_progress
         )

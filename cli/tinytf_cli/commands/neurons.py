@@ -47,7 +47,7 @@ def neurons(options: Options, unit_options: UnitOptions, fold: FoldOptions, trac
     layers = sorted({parse_unit(unit, model.config).layer for unit in options.units}) or None
     if options.layer is not None:
         layers = [parse_single_number(options.layer, model.config.n_layers, "layer")]
-    corpus = unit_options.opened(tracing.texts)
+    corpus = unit_options.opened(tracing.texts, tracing.model)
 
     def question(trace: "Trace") -> "Neurons":
         report = model.neurons(trace, top=options.top, by=options.by, units=options.units, tokens=unit_options.tokens)

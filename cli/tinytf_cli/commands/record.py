@@ -8,7 +8,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.inputs import corpus_files
+from tinytf_cli.inputs import corpus_files, read_by
 from tinytf_cli.options import ModelOptions
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import CORPUS, Real, Whole
@@ -48,7 +48,8 @@ class Options:
 def record(options: Options, model_options: ModelOptions, output: Output) -> int:
     """Writes a row of numbers for each token to DIR: safetensors files, and an index.json that describes them.
     tinytf.recorded(DIR) reads it, as do neurons and features --top-examples, lens --train, train-sae and probe --from.
-    CORPUS is text files, folders, tables or - for a pipe. Ctrl-C keeps what is recorded, and the same command
+    CORPUS is text files, folders, tables or - for a pipe; of a model with two stacks it is tables of source and target,
+    whose targets have the rows. Ctrl-C keeps what is recorded, and the same command
     continues. For the steps of another program, see tinytf diff --recorder.
     """
     from tinytf.kept import RECORDING
@@ -65,8 +66,8 @@ def record(options: Options, model_options: ModelOptions, output: Output) -> int
     is_table = any(path.suffix.lower() in TABLES for path in options.corpus)
     field = "" if options.field is None and is_table else options.field
     with processes_of(output) as group:
-        files = corpus_files(options.corpus, ("TEXT",), Reading(options.document, field))
-        model = model_options.open(because="a corpus has no sources and targets")
+        model = model_options.open(two_stacks=True)
+        files = corpus_files(options.corpus, ("TEXT",), read_by(model, Reading(options.document, field)))
 
         def on_estimate(rows: int, size: int) -> None:
             if group.rank == 0:

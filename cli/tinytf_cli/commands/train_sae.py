@@ -48,10 +48,8 @@ def train_sae(options: Options, model_options: ModelOptions, output: Output) -> 
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.train_sae import SaeTrainingDisplay
 
-    files, model = (
-        corpus_or_recorded(options.corpus, ("TEXT",)),
-        model_options.open(because="a corpus has no sources and targets"),
-    )
+    model = model_options.open(two_stacks=True)
+    files = corpus_or_recorded(options.corpus, ("TEXT",), model)
     window = files.index["window"] if isinstance(files, RecordedCorpus) else options.window or 128
     with filling(options.out), progress_line(output.stderr, "training: token") as on_progress:
         report = model.train_sae(

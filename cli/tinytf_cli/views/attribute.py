@@ -1,9 +1,11 @@
 """One logit in parts: the sum of each kind, the parts as bars on either side of 0, a map of the heads."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from rich.cells import cell_len
 
 from tinytf.look.attribute import Attribution, total
 from tinytf_cli.numbers import plural
@@ -43,6 +45,7 @@ def attribution(report: Attribution, terminal: Terminal, display: AttributionDis
     limit = float(np.nanmax(abs(heads))) or 1.0
     narrow = terminal.width < 8 * heads.shape[1] + 8 and 0.1 <= limit < 100  # fewer digits, so that all heads fit
     yield from head_map(heads, "signed", limit, 2 if narrow else None, whole=display.all)
+    yield from _source(report, None if display.all else display.top, "--all shows them" * terminal.advises)
     yield Line("")
     yield _check(report)
 
@@ -72,6 +75,24 @@ def _parts(report: Attribution, token: str, top: int | None, advice: str) -> Bar
         for name, beside, value, length in rows
     ]
     return Bars(bars, full_scale(part.value for part in parts), signed=True)
+
+
+def _source(report: Attribution, top: int | None, advice: str) -> Iterator[Block]:
+    """What the tokens of the source add through cross-attention, in order, those that add little as one."""
+    values = report.of_source()
+    if not values:
+        return
+    yield Heading("source", "what each of its tokens adds through cross-attention", "cross")
+    largest = sorted(sorted(range(len(values)), key=lambda number: -abs(values[number]))[:top])
+    named = [(f"{number} {report.source_tokens[number].shown}", "", values[number]) for number in largest]
+    if omitted := [value for number, value in enumerate(values) if number not in largest]:
+        named.append((f"{len(omitted):,} more", advice, math.fsum(omitted)))
+    width = max(cell_len(name) for name, *_ in named)
+    bars = [
+        Bar(f"{name}{' ' * (width - cell_len(name))}  {beside}".rstrip(), value, Figure(value, "%+.4f"))
+        for name, beside, value in named
+    ]
+    yield Bars(bars, full_scale(values), signed=True)
 
 
 def _check(report: Attribution) -> Line:

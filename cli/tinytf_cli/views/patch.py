@@ -165,7 +165,7 @@ def _where(report: Patched | PatchSweep | PathPatched | PathSweep, sites: Sequen
 
 def _comparison(report: PatchedRun) -> Iterator[Block]:
     """The two texts, their logit differences, and their different tokens."""
-    model, contrast, (clean, corrupt) = model_of(report), report.contrast, report.texts
+    model, contrast, (clean, _) = model_of(report), report.contrast, report.texts
     yield from banner(model, clean)
     differences = [Figure(value, "%+.4f") for value in (contrast.clean, contrast.corrupt)]
     yield Heading("patching", "the corrupt text, run with activations of the clean one")
@@ -176,7 +176,9 @@ def _comparison(report: PatchedRun) -> Iterator[Block]:
             Column(f"logit {model.shown(contrast.answer)} − {model.shown(contrast.versus)}", differences, "right"),
         ]
     )
-    different, spoken = (_different_tokens(clean, corrupt, sign) for sign in ("│", "against"))
+    of = "different tokens" if report.differing == report.texts else "different tokens of the sources"
+    before, after = report.differing
+    different, spoken = (f"{of}: {_different_tokens(before, after, sign)}" for sign in ("│", "against"))
     yield Line(Span(different, "dim"), indent=2, said=spoken)
 
 
@@ -235,7 +237,7 @@ def _different_tokens(clean: Encoding, corrupt: Encoding, sign: str) -> str:
     omitted, same = len(different) - _SHOWN_DIFFERENCES, len(pairs) - len(different)
     more = f" and {omitted} more" if omitted > 0 else ""
     rest = f"; the other {same} are the same" if same > 1 else ("; the other is the same" if same else "")
-    return f"different tokens: {', '.join(different[:_SHOWN_DIFFERENCES])}{more}{rest}"
+    return f"{', '.join(different[:_SHOWN_DIFFERENCES])}{more}{rest}"
 
 
 def aligned_lines(pairs: Sequence[tuple[str | None, str | None]], width: int, around: int = 3) -> list[str]:

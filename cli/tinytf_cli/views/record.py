@@ -23,7 +23,8 @@ def record(report: CorpusRecording, terminal: Terminal, display: Display) -> Ite
     yield Line("")
     yield from folded(record_table(report.steps), [step.at for step in report.steps], _STEPS, "addresses", "--json")
     folder, at = printable(report.folder, spaces=False), report.steps[0].at
-    shards = f"{plural(report.shards, 'shard')}, {in_bytes(report.bytes)} with ids, documents and positions"
+    beside = "ids, documents, positions and sources" if report.sources else "ids, documents and positions"
+    shards = f"{plural(report.shards, 'shard')}, {in_bytes(report.bytes)} with {beside}"
     yield note([Span(folder, "strong"), f": {shards}"])
     if report.tokens:
         yield Line([Span("open it with ", "dim"), Span(f"tinytf.recorded({report.folder!r}).at({at!r})")], 2)

@@ -60,11 +60,15 @@ class Runs(NamedTuple):
 
 @dataclass(frozen=True)
 class PatchedRun(Report):
-    """A run of the corrupt text with clean activations, measured by a ``contrast``; ``texts`` are clean and corrupt."""
+    """A run of the corrupt text with clean activations, measured by a ``contrast``; ``texts`` are clean and corrupt.
+
+    ``differing`` are the texts in which the two runs differ: the same, or the sources of one target.
+    """
 
     contrast: Contrast
     checks: tuple[Verified, ...]
     texts: tuple[Encoding, ...] = field(repr=False)
+    differing: tuple[Encoding, ...] = field(repr=False)
 
     @property
     def lead(self) -> str:
@@ -87,7 +91,9 @@ class PatchedRun(Report):
         """Both texts, and the followed tokens."""
         clean, corrupt = map(text_data, self.texts)
         tokens = {name: self.named(getattr(self.contrast, name)) for name in ("answer", "versus")}
-        return {"clean": clean, "corrupt": corrupt, "contrast": {**self.contrast.to_dict(), **tokens}}
+        sources = [] if self.differing == self.texts else [text_data(source) for source in self.differing]
+        followed = {**self.contrast.to_dict(), **tokens}
+        return {"clean": clean, "corrupt": corrupt, "sources": sources, "contrast": followed}
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,7 @@ class OnePatch(PatchedRun):
         return cls(
             contrast=followed,
             texts=(clean.encoding, corrupt.encoding),
+            differing=compared(clean, corrupt),
             difference=followed.of(logits[None])[0],
             choices=choices(before, log_probabilities(logits), top, [followed.answer, followed.versus]),
             about=About(model),
@@ -333,6 +340,7 @@ def patch_sweep(
         contrast=runs.contrast,
         checks=(*_verify_extremes(runs), check),
         texts=(runs.clean.encoding, runs.corrupt.encoding),
+        differing=compared(runs.clean, runs.corrupt),
         what=over,
         differences=differences,
         patches=grid.sites,

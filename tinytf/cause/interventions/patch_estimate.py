@@ -26,6 +26,7 @@ from tinytf.cause.interventions.patch import (
     is_nothing,
     runs_of,
 )
+from tinytf.cause.interventions.prediction import compared
 from tinytf.cause.interventions.sweep import verify_logits
 from tinytf.errors import UsageError
 from tinytf.estimate import rank_correlation
@@ -178,6 +179,7 @@ def patch_estimate(
         contrast=followed,
         checks=tuple(checks),
         texts=(runs.clean.encoding, runs.corrupt.encoding),
+        differing=compared(runs.clean, runs.corrupt),
         what=over,
         differences=differences,
         patches=grid.sites,

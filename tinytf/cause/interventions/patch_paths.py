@@ -33,6 +33,7 @@ from tinytf.cause.interventions.patch import (
     positions_in,
     runs_of,
 )
+from tinytf.cause.interventions.prediction import compared
 from tinytf.cause.interventions.sweep import Interventions, sweep, verify_logits, written
 from tinytf.errors import UsageError
 from tinytf.model.batches import most_tokens, typed
@@ -271,6 +272,7 @@ def patch_paths(
         contrast=followed,
         checks=tuple(checks),
         texts=(runs.clean.encoding, target.encoding),
+        differing=compared(runs.clean, target),
         over="to" if senders else "from",
         fixed=fixed,
         positions=chosen,

@@ -193,9 +193,10 @@ FAMILIES: Mapping[str, Family] = {
 TABLES = (
     *FAMILIES.values(),
     *(family.alone for family in FAMILIES.values() if family.alone is not None),
+    *(variant for family in FAMILIES.values() for variant in family.variants.values()),
     *WRITTEN_PAIRS,
 )
-"""All tables of transformers: also those of encoders alone, and of two families."""
+"""All tables of transformers: also those of variants, of encoders alone, and of two families."""
 
 
 class UnknownArchitecture(CheckpointError):

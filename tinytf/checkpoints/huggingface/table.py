@@ -21,10 +21,11 @@ class Family(FamilyTable):
     classification heads, by our word. ``written_as`` gives words in names of tensors that a configuration replaces by
     others, whose ``spellings`` those are. ``older_keys`` are keys of the code that a model was first published with, by
     their names now, and ``keys_now`` makes keys of now of what that code says in another way. ``alone`` is the table of
-    files that hold the encoder without its decoder. A family that ``unties`` has a head of its own where the file has
-    one that differs from the embeddings, though the configuration says that they are tied. ``constants`` are small
-    tensors that count as settings: their numbers are read like keys, under their own names. Beside a head of classes,
-    names begin with ``body_prefix``.
+    files that hold the encoder without its decoder; ``variants`` are the tables of configurations in which a key has a
+    certain value. A family that ``unties`` has a head of its own where the file has one that differs from the
+    embeddings, though the configuration says that they are tied. ``constants`` are small tensors that count as
+    settings: their numbers are read like keys, under their own names. Beside a head of classes, names begin with
+    ``body_prefix``.
     """
 
     model_type: str
@@ -36,6 +37,7 @@ class Family(FamilyTable):
     older_keys: Mapping[str, str] = field(default_factory=dict)
     keys_now: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
     alone: "Family | None" = None
+    variants: "Mapping[tuple[str, Any], Family]" = field(default_factory=dict)
     unties: bool = False
     constants: tuple[str, ...] = ()
     body_prefix: str = ""
@@ -47,7 +49,7 @@ class Family(FamilyTable):
 
     def of_config(self, data: Mapping[str, Any]) -> "Family":
         """The table for a configuration with these keys, where the family has several."""
-        return self
+        return next((table for (key, value), table in self.variants.items() if data.get(key) == value), self)
 
     def of_file(self, names: Collection[str]) -> "Family":
         """The table for a file with tensors of these ``names``, which may hold the encoder of two stacks alone."""

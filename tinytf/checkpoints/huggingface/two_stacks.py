@@ -102,6 +102,10 @@ def _require_one_vocabulary(fields: Fields, draft: Draft, tensors: Tensors) -> d
     return {}
 
 
+def _read_vocabulary_of_target(fields: Fields, draft: Draft, tensors: Tensors) -> dict[str, Any]:
+    return {"vocab_size": fields.whole("decoder_vocab_size", fields.whole("vocab_size"), least=1)}
+
+
 BART = Family(
     name="BART",
     model_type="bart",
@@ -211,14 +215,35 @@ PEGASUS = replace(
     fixed={**_SHARED, "positions": "sinusoidal_concat"},
     skipped=_WAVES,
 )
-MARIAN = replace(
+_EACH_ITS_OWN = {**_BART_BLOCK, "embed.tokens": Stored("{stack}.embed_tokens")}
+_MARIAN = replace(
     PEGASUS,
     name="Marian",
     model_type="marian",
     classes={"lm": "MarianMTModel"},
     fixed={**_SHARED, "positions": "sinusoidal_concat", "norm_order": "post"},
+)
+MARIAN_OF_TWO_VOCABULARIES = replace(
+    _MARIAN,
+    fixed={**_MARIAN.fixed, "shares_embeddings": False},
+    settings=(
+        Group(_read_vocabulary_of_target, lambda config: {"decoder_vocab_size": config.vocab_size}),
+        *BART.settings[1:-1],
+        encoder(
+            lambda fields, draft: {**_encoder_sizes(fields, draft), "vocab_size": fields.whole("vocab_size")},
+            lambda read: {**_write_encoder(read), "vocab_size": read.vocab_size},
+        ),
+    ),
+    written={**BART.written, "share_encoder_decoder_embeddings": False},
+    harmless=(*BART.harmless, "share_encoder_decoder_embeddings"),
+    stored={**both(_EACH_ITS_OWN, _BART_CROSS), "head.decoder": BART.stored["head.decoder"]},
+    copies={"lm_head.weight": "decoder.embed_tokens.weight"},
+)
+MARIAN = replace(
+    _MARIAN,
     only={**TWO, "share_encoder_decoder_embeddings": (True,)},
     settings=(*BART.settings, Group(_require_one_vocabulary)),
+    variants={("share_encoder_decoder_embeddings", False): MARIAN_OF_TWO_VOCABULARIES},
 )
 _FIRST_POSITION = Group(
     lambda fields, draft, tensors: {"position_offset": fields.whole("pad_token_id", 1) + 1},
@@ -352,7 +377,7 @@ FSMT = replace(
     ),
     harmless=(*BART.harmless, "langs", "decoder", "vocab_size"),
     stored={
-        **both({**_BART_BLOCK, "embed.tokens": Stored("{stack}.embed_tokens")}, _BART_CROSS),
+        **both(_EACH_ITS_OWN, _BART_CROSS),
         "head.decoder": Stored("decoder.output_projection"),
     },
     copies=dict.fromkeys(

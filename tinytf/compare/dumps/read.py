@@ -137,19 +137,22 @@ def read_states(path: Path, width: int) -> Tensor:
     """The states of an encoder, (S, width) or a batch of one, in a file of activations.
 
     Of several such tensors it is the one that is named as the states of an encoder or the last ones. Raises DumpError
-    for a file without any, or with several that could be.
+    for a file without any, or with several that could be, and for the folder of a recorded corpus.
     """
+    if path.is_dir():
+        raise DumpError(f"{path} is a folder, and states of an encoder are a file", _SAVED)
     dump = open_dump(path)
     wide = [name for name, shape in dump.shapes.items() if len(shape) in (2, 3) and shape[-1] == width]
-    named = [name for name in wide if name.rpartition(".")[2] in _STATES]
+    named = [name for name in wide if {name, name.rpartition(".")[2]} & {*_STATES}]
     if len(chosen := named or wide) != 1:
         what = f"{len(chosen)} tensors that are" if chosen else "no tensor that is"
-        raise DumpError(f"{path} has {what} tokens × {width}", f"save the states alone, as {_STATES[0]}")
+        raise DumpError(f"{path} has {what} tokens × {width}", f"save them as {_STATES[0]}; {_SAVED}")
     return dump.read(chosen[0])
 
 
-_STATES = ("encoder_last_hidden_state", "last_hidden_state", "source")
-"""Names for the states of an encoder: as transformers gives them, and our step."""
+_STATES = ("encoder_last_hidden_state", "last_hidden_state", "source", "final.norm")
+"""Names for the states of an encoder: as transformers gives them, and our steps."""
+_SAVED = "tinytf trace TEXT --stack encoder --at STEP -o FILE.safetensors saves a step with all its tokens"
 
 
 def _dumps_in(folder: Path) -> list[str]:

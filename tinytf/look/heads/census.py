@@ -277,10 +277,10 @@ def _of_two_stacks(
     """The decoder's own heads on random targets, and those of cross-attention on the pairs of a table, or on those."""
     if text is not None:
         raise UsageError("a text has no target", "name a table of sources and targets")
-    before, after = model.tokenizer.surrounding_ids()
+    before, after = model.tokenizer.of_source.surrounding_ids()
     start = [model.config.start_id]
     copy = copy_length(model.config, length, added=max(1, len(before) + len(after)))
-    repeated = repeated_tokens(model.config.vocab_size, copy, count, seed)
+    repeated = repeated_tokens(model.config.common_vocabulary, copy, count, seed)
     pairs: list[tuple[str | Trace, str | Encoding]] = [
         (model.encoder.trace(ids=[*before, *row, *after]), model.tokenizer.encode_ids([*start, *row]))
         for row in repeated[:, :copy].tolist()
@@ -321,7 +321,7 @@ def census(
     """
     config = model.config
     length = copy_length(config, length, added=len(before) + len(after))
-    repeated = repeated_tokens(config.vocab_size, length, count, seed)
+    repeated = repeated_tokens(config.common_vocabulary, length, count, seed)
     added_ids = [torch.tensor(added, dtype=torch.long).expand(count, -1) for added in (before, after)]
     ids = torch.cat((added_ids[0], repeated, added_ids[1]), dim=1)
     copies = slice(len(before), len(before) + 2 * length)
