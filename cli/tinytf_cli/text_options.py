@@ -133,6 +133,19 @@ class ChatOptions:
             raise UsageError("--system is the system message of a conversation, and this is plain text", "add --chat")
 
 
+METRICS = ("logit_diff", "logit", "log_prob", "prob", "kl", "js", "rank", "loss")
+
+
+def metric_option(default: str = "logit_diff") -> Any:
+    """The option --metric."""
+    return option(
+        type=click.Choice(METRICS),
+        help="What is measured: a difference of two logits or one logit, a log-probability (of an answer of several "
+        "tokens, their sum), the probability of a set of tokens, the KL or Jensen–Shannon divergence from the "
+        f"unchanged prediction, a rank, or the loss on the text.  [default: {default}]",
+    )
+
+
 def target_option() -> Any:
     return option(metavar="TEXT", help="What a model of two stacks writes for TEXT.  [default: it generates it]")
 
@@ -295,6 +308,12 @@ class PairsOptions:
 
         assert self.pairs is not None
         return pair_set(self.pairs, self.where)
+
+    def followed(self, metric: str | None, answer: str | None, name: str = "--answer") -> dict[str, Any]:
+        """The settings of a metric: each pair has an answer of its own, but a set may be one for all."""
+        if answer is not None and metric != "prob":
+            raise UsageError(f"with --pairs, {name} goes with --metric prob", "each pair has an answer of its own")
+        return {"metric": metric, "answer": answer}
 
     def draw(
         self, question: "Callable[..., OverPairs]", model_options: ModelOptions, output: Output, fold: FoldOptions,

@@ -231,6 +231,6 @@ def test_a_model_can_be_kept_without_what_it_gives_in_the_mean(decoder: Path, te
     with model.ablated(["L0H1", "L1.ffn"], how="mean", reference=texts):
         logits = model.trace(SENTENCE).recorded_logits[0]
     found = model.ablate(SENTENCE, ["L0H1", "L1.ffn"], how="mean", reference=texts)
-    assert float(logits.double().log_softmax(-1)[found.target]) == pytest.approx(found.effect.log_p_after, abs=1e-6)
+    assert float(logits.double().log_softmax(-1)[found.target]) == pytest.approx(found.effect.after, abs=1e-6)
     with pytest.raises(UsageError, match="no text is given"), model.ablated("L0", how="resample", reference=texts):
         pass

@@ -109,7 +109,7 @@ def _kept(report: Circuit) -> Iterator[Block]:
         ("circuit", report.faithfulness, "%.3f", f"{report.n_edges:,} of {report.n_all:,} edges; 1: as clean"),
         ("all but the circuit", report.complement, "%.3f", "near 0 if it is complete"),
     ]
-    rows = rows[:3] if without_effect(report.effect) else rows
+    rows = rows[:3] if without_effect(report.effect, report.metric) else rows
     yield Table(
         [
             Column("", [name for name, *_ in rows], said=""),

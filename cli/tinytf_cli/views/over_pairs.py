@@ -58,9 +58,11 @@ def over_pairs(report: OverPairs, terminal: Terminal, display: OverPairsDisplay)
     yield note(f"{source}: {report.words}")
     yield from stopped(report.interrupted, len(report.examples), report.n_pairs, "pairs")
     clean, corrupt = report.leads
-    words: list[Piece] = [f"answered right: {percent(report.right)}; the answer leads on average by "]
+    words: list[Piece] = [f"{report.metric.words} is on average "]
+    if report.right is not None:
+        words = [f"answered right: {percent(report.right)}; the answer leads on average by "]
     words += [Figure(clean.value, "%+.3f"), " after the clean texts, ", Figure(corrupt.value, "%+.3f")]
-    yield Line([*words, " after the corrupt ones"], indent=2)
+    yield Line([*words, f" after the corrupt ones{report.metric.in_unit and f', in{report.metric.in_unit}'}"], indent=2)
     differs: list[Piece] = ["clean − corrupt: ", Figure(report.effect.value, "%+.3f", "strong")]
     if report.effect.low is not None and report.effect.high is not None:
         differs += [" (", Figure(report.effect.low, "%+.3f"), " … ", Figure(report.effect.high, "%+.3f"), ")"]
@@ -154,17 +156,21 @@ def _examples(report: OverPairs, display: OverPairsDisplay) -> Iterator[Block]:
     first, name = report.quantities[0], report.rows[report.by].name
     which = "every pair" if all_shown else f"{half} highest and {half} lowest of {len(order):,}"
     subject = first.each or first.name
-    yield Heading("examples", f"{which} by {subject} of {name}{', in logits' * bool(first.each)}")
-    values = [float(first.values[index, report.by]) for index in shown]
+    yield Heading(
+        "examples",
+        f"{which} by {subject} of {name}{f', in{report.metric.in_unit}' * bool(first.each and report.metric.in_unit)}",
+    )
+    noun = "lead" if report.metric.is_lead else report.metric.noun
+    values, form = [float(first.values[index, report.by]) for index in shown], "%+.2f" if noun == "lead" else "%.3g"
     pairs = [report.examples[index] for index in shown]
-    leads = {"corrupt lead": [example.corrupt_lead for example in pairs]}
+    leads = {f"corrupt {noun}": [example.corrupt_lead for example in pairs]}
     if subject != "lead":
-        leads = {"clean lead": [example.clean_lead for example in pairs], **leads}
+        leads = {f"clean {noun}": [example.clean_lead for example in pairs], **leads}
     yield Table(
         [
             Column("line", [f"{example.pair.number:,}" for example in pairs], "right"),
             Column(subject, [Figure(value, _form(values, first.signed), "strong") for value in values], "right"),
-            *(Column(name, [Figure(x, "%+.2f") for x in row], "right", drop=1) for name, row in leads.items()),
+            *(Column(name, [Figure(x, form) for x in row], "right", drop=1) for name, row in leads.items()),
             Column("answer, versus", [f"{printable(e.pair.answer)} {printable(e.pair.versus)}" for e in pairs], drop=2),
             Column("clean text", [_ending(example.pair.clean) for example in pairs], shrink=16),
         ],

@@ -198,7 +198,7 @@ class _Score(Question):
     def measure(self, run: PairRun) -> Measured:
         both = (run.clean.logits_at(run.position), run.corrupt.logits_at(run.corrupt_position))
         logits = torch.stack([row.double().cpu() for row in both])  # (2, V)
-        lead, answer = run.lead(logits), logits[:, run.pair.answer]
+        lead, answer = run.lead(logits[:, None]), logits[:, run.pair.answer]
         rank = 1 + (logits > answer[:, None]).sum(dim=-1)
         log_p = answer - logits.logsumexp(dim=-1)
         return Measured(torch.stack((lead, (lead > 0).double(), (rank == 1).double(), log_p, rank.double())))

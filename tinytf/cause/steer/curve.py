@@ -14,9 +14,9 @@ from tinytf.cause.interventions.edits import Edit, edited
 from tinytf.cause.interventions.prediction import log_probabilities, predicted_at
 from tinytf.cause.interventions.values import Reference
 from tinytf.cause.steer.applying import Change, Steering, Vectors, hidden_states, signed, steered_model, steering_of
-from tinytf.compare.measures import divergence
 from tinytf.errors import UsageError
 from tinytf.estimate import Estimate, estimates
+from tinytf.metric import divergence
 from tinytf.model.cache import require_decoder
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Data, Progress, Report, Verified, ignore_progress
