@@ -133,6 +133,7 @@ class ChatOptions:
             raise UsageError("--system is the system message of a conversation, and this is plain text", "add --chat")
 
 
+VERSUS_PAIRS = "another file of pairs, whose means are compared with these"
 METRICS = ("logit_diff", "logit", "log_prob", "prob", "kl", "js", "rank", "loss")
 
 
@@ -144,6 +145,11 @@ def metric_option(default: str = "logit_diff") -> Any:
         "tokens, their sum), the probability of a set of tokens, the KL or Jensen–Shannon divergence from the "
         f"unchanged prediction, a rank, or the loss on the text.  [default: {default}]",
     )
+
+
+def versus_pairs_option() -> Any:
+    """The option --versus of questions over pairs that have no other."""
+    return option(type=click.Path(path_type=Path), metavar="FILE", help=f"With --pairs: {VERSUS_PAIRS}.")
 
 
 def target_option() -> Any:
@@ -301,6 +307,11 @@ class PairsOptions:
         if self.pairs is not None:
             self.items  # noqa: B018 - report a faulty file before opening a model
 
+    def require_beside(self, versus: Path | None) -> None:
+        """Raise UsageError for another file of pairs without a first."""
+        if versus is not None and self.pairs is None:
+            raise UsageError("--versus compares with --pairs, and there is none", "add --pairs FILE.jsonl")
+
     @cached_property
     def items(self) -> "PairSet":
         """The chosen pairs."""
@@ -317,9 +328,14 @@ class PairsOptions:
 
     def draw(
         self, question: "Callable[..., OverPairs]", model_options: ModelOptions, output: Output, fold: FoldOptions,
-        top: int | None = None, **settings: Any,
+        top: int | None = None, versus: Path | None = None, **settings: Any,
     ) -> int:  # fmt: skip
-        """Ask a model about the pairs, and draw the answer. Returns the exit status: 1 if a check fails."""
+        """Ask a model about the pairs, and draw the answer. Returns the exit status: 1 if a check fails.
+
+        ``versus`` is another file of pairs that is asked too, and compared.
+        """
+        from tinytf.cause.over_pairs import versus_over
+        from tinytf.pairs.pair import pair_set
         from tinytf_cli.progress_line import progress_line
         from tinytf_cli.views.over_pairs import OverPairsDisplay
 
@@ -328,9 +344,13 @@ class PairsOptions:
                 "--pairs needs a model that tinytf computes itself, and this one runs through transformers",
                 "ask it about one text at a time",
             )
+        others = [] if versus is None else [pair_set(versus, self.where)]
         model = model_options.open(because="a pair of prompts has no target")
-        with progress_line(output.stderr, "pairs:") as on_progress:
-            report = question(model, self.items, where=self.where, on_progress=on_progress, **settings)
+        reports = []
+        for pairs in (self.items, *others):
+            with progress_line(output.stderr, "pairs:") as on_progress:
+                reports.append(question(model, pairs, where=self.where, on_progress=on_progress, **settings))
+        report = reports[0] if versus is None else versus_over(*reports)
         display = OverPairsDisplay(all=fold.all) if top is None else OverPairsDisplay(top, fold.all)
         return output.draw_checked(report, display)
 

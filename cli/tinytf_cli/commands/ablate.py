@@ -13,7 +13,7 @@ from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
 from tinytf_cli.options import FoldOptions, ResumeOptions, require_only
 from tinytf_cli.ranges import Whole
-from tinytf_cli.text_options import TextOptions, TraceOrPairsOptions, metric_option
+from tinytf_cli.text_options import VERSUS_PAIRS, TextOptions, TraceOrPairsOptions, metric_option
 
 if TYPE_CHECKING:
     from tinytf.cause.interventions import Ablation, AblationSweep
@@ -61,7 +61,9 @@ class Options:
         is_flag=True,
         help="With --at: split the change of the logit: the direct effect, and what later parts put back.",
     )
-    versus: str | None = option(metavar="TOKEN", help="Follow the target's lead over this token, in logits.")
+    versus: str | None = option(
+        metavar="TOKEN", help=f"Follow the target's lead over this token, in logits. With --pairs: {VERSUS_PAIRS}."
+    )
     top: int | None = option(type=Whole(1), help="Tokens shown, or rows of a sweep or of --repair.  [default: 5, or 8]")
 
 
@@ -93,12 +95,13 @@ def ablate(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) ->
     if (over := tracing.texts.over).pairs is not None:
         from tinytf.cause.over_pairs import ablate_over
 
-        beside = ("addresses", "sweep", "how", "reference", "top", "resume", "metric", "target")
+        beside = ("addresses", "sweep", "how", "reference", "top", "resume", "metric", "target", "versus")
         require_only(beside, (Options, TextOptions), "--pairs")
         resume = ResumeOptions(tracing.texts.resume).checked_file("")
         return over.draw(
             ablate_over, tracing.model_options, tracing.output, fold, options.top,
             at=options.addresses, sweep=options.sweep, how=options.how, reference=options.reference, resume=resume,
+            versus=None if options.versus is None else Path(options.versus),
             **over.followed(options.metric, options.target, "--target"),
         )  # fmt: skip
     through = tracing.model_options.through_model(tracing.output)

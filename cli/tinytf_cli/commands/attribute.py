@@ -1,13 +1,14 @@
 """``tinytf attribute``: what each part of the model adds to one logit."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
 from tinytf_cli.options import FoldOptions, require_only
 from tinytf_cli.ranges import Whole
-from tinytf_cli.text_options import TextOptions, TraceOrPairsOptions
+from tinytf_cli.text_options import VERSUS_PAIRS, TextOptions, TraceOrPairsOptions
 
 if TYPE_CHECKING:
     from tinytf.look.attribute import Attribution
@@ -21,7 +22,9 @@ class Options:
     token: str | None = option(
         metavar="TOKEN", help="Explain the logit of this token: a word or #ID.  [default: the predicted token]"
     )
-    versus: str | None = option(metavar="TOKEN", help="Explain its lead over this token instead.")
+    versus: str | None = option(
+        metavar="TOKEN", help=f"Explain its lead over this token instead. With --pairs: {VERSUS_PAIRS}."
+    )
     position: str | None = option(
         metavar="WHERE", help="Position that predicts it: a number, -1, or a token.  [default: the last, or [MASK]]"
     )
@@ -39,9 +42,10 @@ def attribute(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions)
     if (over := tracing.texts.over).pairs is not None:
         from tinytf.cause.over_pairs import attribute_over
 
-        require_only(("top",), (Options, TextOptions), "--pairs")
+        require_only(("top", "versus"), (Options, TextOptions), "--pairs")
         top = options.top if is_typed("top") else None
-        return over.draw(attribute_over, tracing.model_options, tracing.output, fold, top)
+        versus = None if options.versus is None else Path(options.versus)
+        return over.draw(attribute_over, tracing.model_options, tracing.output, fold, top, versus)
     model = tracing.model
     require_logits(model.transformer)
 

@@ -12,7 +12,7 @@ from tinytf_cli.inputs import with_session_text
 from tinytf_cli.options import FoldOptions, ModelOptions, ResumeOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Whole
-from tinytf_cli.text_options import ChatOptions, PairsOptions, both_facing, metric_option, target_option
+from tinytf_cli.text_options import VERSUS_PAIRS, ChatOptions, PairsOptions, both_facing, metric_option, target_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,8 @@ class Options:
     )
     versus: str | None = option(
         metavar="B",
-        help="The corrupt text's token, for logit_diff: a word or #ID.  [default: the token predicted for it]",
+        help=f"The corrupt text's token: a word or #ID. With --pairs: {VERSUS_PAIRS}.  [default: the token predicted "
+        "for it]",
     )
     sweep: str | None = option(
         type=click.Choice(["residual", "heads", "attn", "ffn", "neurons", "from", "to"]),
@@ -228,11 +229,12 @@ def _over_pairs(
     from tinytf.cause.over_pairs import patch_estimate_pairs, patch_over
 
     followed = over.followed(options.metric, options.answer)
+    followed["versus"] = None if options.versus is None else Path(options.versus)
     if estimate.how is None:
-        require_only(("addresses", "sweep", "top", "metric", "answer"), (Options, PathOptions), "--pairs")
+        require_only(("addresses", "sweep", "top", "metric", "answer", "versus"), (Options, PathOptions), "--pairs")
         sites = options.sweep or (None if options.addresses else "residual")
         settings: dict[str, Any] = {"at": options.addresses, "sweep": sites, "resume": resume, **followed}
         return over.draw(patch_over, model_options, output, fold, options.top, **settings)
-    require_only(("sweep", "top", "metric", "answer"), (Options, PathOptions), "--estimate and --pairs")
+    require_only(("sweep", "top", "metric", "answer", "versus"), (Options, PathOptions), "--estimate and --pairs")
     settings = {"over": options.sweep or "heads", "resume": resume, **followed, **estimate.settings}
     return over.draw(patch_estimate_pairs, model_options, output, fold, options.top, **settings)

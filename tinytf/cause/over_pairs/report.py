@@ -169,16 +169,31 @@ class OverPairs(Report):
         of the same texts and answers are on one side. Fewer than twice LEAST pairs pick it and measure it together,
         without an interval.
         """
-        keys = [(one.pair.clean, one.pair.corrupt, one.pair.answer, one.pair.versus) for one in self.examples]
-        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        sides, leads, first = torch.tensor([numbers[key] % 2 == 0 for key in keys]), self._leads, self.quantities[0]
-        if len(numbers) < 2 * LEAST or len(self.rows) == 1:
+        sides, leads, first, keys = self.sides, self._leads, self.quantities[0], self.keys
+        if len(set(keys)) < 2 * LEAST or len(self.rows) == 1:
             every = torch.ones_like(sides)
             row = self.by if not sign else first.picked(leads, every, sign)
             mean = first.means[row]
             return row, mean if len(self.rows) == 1 else Estimate(mean.value), len(keys)
         row = first.picked(leads, sides, sign)
         return row, first.with_values(first.values[~sides][:, [row]], leads[~sides]).means[0], int((~sides).sum())
+
+    @property
+    def keys(self) -> list[tuple[str, ...]]:
+        """What each pair says: those that say the same are one."""
+        return [(one.pair.clean, one.pair.corrupt, one.pair.answer, one.pair.versus) for one in self.examples]
+
+    @property
+    def sides(self) -> Tensor:
+        """Which pairs pick a row for the others to measure, (pairs,) bool; those that say the same are on one side."""
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(self.keys))}
+        return torch.tensor([numbers[key] % 2 == 0 for key in self.keys])
+
+    @property
+    def counts(self) -> Tensor:
+        """What the first quantity is divided by, (pairs,): the effect of each pair for a share, else 1."""
+        clean, corrupt = self._leads.T
+        return clean - corrupt if self.quantities[0].ratio else torch.ones_like(clean)
 
     @property
     def strongest_mean(self) -> Estimate:
@@ -266,7 +281,10 @@ class OverPairs(Report):
             **self.members("effect"),
             "quantities": [quantity.to_dict() for quantity in self.quantities],
             "rows": [
-                {**self._where(row), **{quantity.name: quantity.means[index].to_dict() for quantity in self.quantities}}
+                {
+                    **self.where_of(row),
+                    **{quantity.name: quantity.means[index].to_dict() for quantity in self.quantities},
+                }
                 for index, row in enumerate(self.rows)
             ],
             "by": self.rows[self.by].name,
@@ -283,7 +301,7 @@ class OverPairs(Report):
             **self.members("checks"),
         }
 
-    def _where(self, row: Row) -> dict[str, Any]:
+    def where_of(self, row: Row) -> dict[str, Any]:
         """A row's name, with its layer and its head, unit or position, if it has them."""
         places = {"layer": row.layer, self.axis: row.column}
         return {"name": row.name, **{name: number for name, number in places.items() if number is not None}}
