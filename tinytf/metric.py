@@ -28,6 +28,8 @@ Answer: TypeAlias = str | int | Sequence[str | int] | None
 MetricFunction: TypeAlias = Callable[..., Tensor]
 """A function of the logits (T, V), and if it takes two arguments of the clean run's trace, that returns one number."""
 _TEXTS = {"clean": "clean text", "plain": "text"}
+_FOLLOWED = 5
+"""The most tokens of a metric whose probabilities are shown."""
 _NAMED = 3
 """The most tokens of a set that are named."""
 
@@ -74,15 +76,14 @@ class Measure(Data):
 class Metric(Measure):
     """A number of a run: ``function`` makes it of the logits at ``positions``, (B, P, V) -> (B,), in float64.
 
-    ``answer`` and ``versus`` are the ids that it is about, empty without any. ``differentiable``: estimates by
-    gradients can be made of it. A pickled metric loses its function, which may hold a whole run.
+    ``answer`` and ``versus`` are the ids that it is about, empty without any. A pickled metric loses its function,
+    which may hold a whole run.
     """
 
-    LESS: ClassVar[tuple[str, ...]] = (*Measure.LESS, "positions", "function", "differentiable", "answer", "versus")
+    LESS: ClassVar[tuple[str, ...]] = (*Measure.LESS, "positions", "function", "answer", "versus")
 
     positions: tuple[int, ...]
     function: Callable[[Tensor], Tensor] = field(repr=False, compare=False)
-    differentiable: bool = True
     answer: tuple[int, ...] = ()
     versus: tuple[int, ...] = ()
 
@@ -97,13 +98,10 @@ class Metric(Measure):
         """The positions whose logits it takes, then ``position`` if it is none of them."""
         return tuple(dict.fromkeys((*self.positions, position)))
 
-    def require_gradient(self) -> None:
-        """Raise UsageError for a metric that no estimate by gradients can be made of."""
-        if not self.differentiable:
-            raise UsageError(
-                f"the metric {self.name} has no gradient: it moves in steps, so there is nothing to estimate",
-                "run the patches: leave out the estimate, or take log_prob",
-            )
+    @property
+    def followed(self) -> tuple[int, ...]:
+        """The first few tokens that it is about, as far as they are predicted at its first position."""
+        return (*(self.answer[:1] if len(self.positions) > 1 else self.answer[:_FOLLOWED]), *self.versus)
 
     def require_name(self) -> None:
         """Raise UsageError for a function, whose measurements no file can tell from those of another."""
@@ -249,6 +247,14 @@ class Asked:
         """Whether it reads the logits of the whole text, so that two texts must have as many tokens."""
         return self.metric == "loss" or not isinstance(self.metric, str)
 
+    def require_gradient(self) -> None:
+        """Raise UsageError for a metric that no estimate by gradients can be made of."""
+        if isinstance(self.metric, str) and not METRICS[self.metric].differentiable:
+            raise UsageError(
+                f"the metric {self.metric} has no gradient: it moves in steps, so there is nothing to estimate",
+                "run the patches: leave out the estimate, or take log_prob",
+            )
+
     def measure(self) -> Measure:
         """What it is over many texts, each with its own answer."""
         if not isinstance(self.metric, str):
@@ -322,7 +328,6 @@ class Asked:
             words=kind.words.format(**words),
             positions=positions,
             function=kind.make(clean, position, answer, other),
-            differentiable=kind.differentiable,
             answer=answer,
             versus=other,
         )
@@ -386,7 +391,12 @@ def answer_ids(model: TextModel, takes: str, answer: Answer, option: str) -> tup
             raise UsageError(f"{option} is an empty set", "such as --answer cat,dog, or --answer @FILE")
         return tuple(dict.fromkeys(model.find_outcome(word, option) for word in several))  # type: ignore[arg-type]
     if takes == "one" or isinstance(answer, int):
-        return (model.find_outcome(_single(answer), option),)
+        try:
+            return (model.find_outcome(_single(answer), option),)
+        except UsageError as error:
+            if takes == "one" and "tokens: " in error.message and model.config.head.kind == "lm":
+                error.hint = f"{error.hint}; or take all of them: the metric log_prob"
+            raise
     if isinstance(answer, list | tuple):
         ids = [model.find_outcome(word, option) for word in answer]
     elif isinstance(answer, str):

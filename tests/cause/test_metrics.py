@@ -322,6 +322,55 @@ def test_a_circuit_keeps_a_share_of_any_metric(tiny: Model, name: str) -> None:
     assert found.to_dict()["metric"]["name"] == name
 
 
+@pytest.mark.parametrize("name", ["logit", "logit_diff", "log_prob", "prob", "kl", "js"])
+def test_parts_sum_to_the_gradient_of_the_metric_times_the_logits(name: str) -> None:
+    """To first order: each part's own term is the slope of the metric as the stream after the norm moves by it."""
+    texts = Texts("llama, grouped")
+    asked_for = {"token" if word == "answer" else word: value for word, value in settings(name).items()}
+    logits = texts.run(texts.ids[0])[-1]
+    metric = by_hand(name, logits[None], [], 0)
+    at = logits.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(metric(at[None]), at)
+    found = texts.ours.attribute(texts.clean, **asked_for)
+    assert found.value == pytest.approx(float(metric(logits[None])), abs=1e-9)
+    assert found.logit == pytest.approx(float(gradient @ logits), abs=1e-9)
+    assert found.sum == pytest.approx(float(gradient @ logits), abs=1e-9)
+    assert found.holds
+    values: list[Tensor] = []
+    keep = texts.model.blocks[1].attention.o.register_forward_pre_hook(  # type: ignore[union-attr]
+        lambda _, args: values.append(args[0][0, -1])
+    )
+    final = texts.model.final_norm.register_forward_pre_hook(lambda _, args: values.append(args[0][0, -1]))
+    texts.run(texts.ids[0])
+    keep.remove()
+    final.remove()
+    taken, stream = values
+    block: Any = texts.model.blocks[1]
+    width = len(taken) // texts.model.config.n_heads
+    columns = slice(2 * width, 3 * width)
+    added = block.attention.o.weight[:, columns] @ taken[columns]  # what L1H2 adds to the stream
+    scale = (stream.pow(2).mean() + texts.model.config.norm_eps).rsqrt()
+    moved = texts.model.unembed((added * scale * texts.model.final_norm.weight)[None])[0].detach()
+    part = next(part for part in found.parts if part.name == "L1H2")
+    assert part.value == pytest.approx(float(gradient @ moved), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_curve_of_steering_follows_each_metric(name: str) -> None:
+    texts = Texts("llama, grouped")
+    vector = torch.randn(24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ask = {"": [], "one": [A], "set": SEVERAL, "text": [A]}[METRICS[name].answer]
+    ask = [A, B] if METRICS[name].versus else ask
+    found = texts.ours.steer_curve(texts.clean, {"L0.out": vector}, strengths=(-1, 0, 2), ask=ask, metric=name)
+    plain = texts.run(texts.ids[0])
+    metric = by_hand(name, plain, texts.ids[0], texts.read)
+    for dose in found.doses:
+        with input_of(texts.model.blocks[1], lambda x, strength=dose.strength: x + strength * vector):
+            assert dose.value == pytest.approx(float(metric(texts.run(texts.ids[0]))), abs=1e-9)
+    assert found.check.holds
+    assert found.fields()["metric"]["name"] == name
+
+
 def test_a_report_by_a_function_can_be_pickled() -> None:
     texts = Texts("gpt2")
     found = texts.ours.patch(texts.clean, texts.corrupt, "L1H0", metric=lambda logits: logits[-1, 0])

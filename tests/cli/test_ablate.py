@@ -76,7 +76,7 @@ def test_a_target_is_followed_by_its_text_or_number(tinytf: Tinytf, decoder: Pat
         json.loads(tinytf("ablate", SENTENCE, "-m", decoder, "--at", "L0", "--target", word, "--json").out)
         for word in ("the", f"#{number}")
     ]
-    assert [one["target"]["id"] for one in found] == [number, number]
+    assert [one["metric"]["answer"][0]["id"] for one in found] == [number, number]
     assert found[0]["choices"][0]["id"] == number
 
 
@@ -188,7 +188,10 @@ def test_a_run_has_the_text_that_it_was_trained_on(tinytf: Tinytf, recipe: Path,
         ((SENTENCE, "--at", "L0", "--how", "mean"), "has no texts of its own"),
         ((SENTENCE, "--at", "L0", "--reference", "x.txt"), "zeros need no texts"),
         ((SENTENCE, "--at", "L0", "--how", "mean", "--reference", "/nowhere/x.txt"), "cannot read"),
-        ((SENTENCE, "--at", "L0", "--target", "catastrophically"), "--target 'catastrophically' is"),
+        (
+            (SENTENCE, "--at", "L0", "--metric", "logit", "--target", "catastrophically"),
+            "--target 'catastrophically' is",
+        ),
         (("", "--at", "L0"), "the text is empty"),
     ],
 )

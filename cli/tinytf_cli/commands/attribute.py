@@ -8,7 +8,7 @@ from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
 from tinytf_cli.options import FoldOptions, require_only
 from tinytf_cli.ranges import Whole
-from tinytf_cli.text_options import VERSUS_PAIRS, TextOptions, TraceOrPairsOptions
+from tinytf_cli.text_options import VERSUS_PAIRS, TextOptions, TraceOrPairsOptions, metric_option
 
 if TYPE_CHECKING:
     from tinytf.look.attribute import Attribution
@@ -25,6 +25,7 @@ class Options:
     versus: str | None = option(
         metavar="TOKEN", help=f"Explain its lead over this token instead. With --pairs: {VERSUS_PAIRS}."
     )
+    metric: str | None = metric_option("logit, or with --versus logit_diff")
     position: str | None = option(
         metavar="WHERE", help="Position that predicts it: a number, -1, or a token.  [default: the last, or [MASK]]"
     )
@@ -34,7 +35,8 @@ class Options:
 @command("attribute")
 def attribute(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) -> int:
     """By default, explains the logit of the token predicted after TEXT. With the scale of each norm held fixed, the
-    parts sum to the logit, which is checked. With --pairs, explains the mean lead of each answer over versus.
+    parts sum to the logit, which is checked. Of another --metric they are its first order. With --pairs, explains the
+    mean lead of each answer over versus.
     """
     from tinytf.look.attribute import require_logits
     from tinytf_cli.views.attribute import AttributionDisplay
@@ -50,6 +52,8 @@ def attribute(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions)
     require_logits(model.transformer)
 
     def question(trace: "Trace") -> "Attribution":
-        return model.attribute(trace, token=options.token, versus=options.versus, position=options.position)
+        return model.attribute(
+            trace, token=options.token, versus=options.versus, metric=options.metric, position=options.position
+        )
 
     return tracing.show(question, "attributions", AttributionDisplay(options.top, fold.all))

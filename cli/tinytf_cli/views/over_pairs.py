@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tinytf.cause.over_pairs import OverPairs, OverPairsVersus
+from tinytf.cause.over_pairs import OverPairs
 from tinytf.sentences import percent
 from tinytf.text.printable import printable
 from tinytf_cli.terminal import Terminal
@@ -29,7 +29,7 @@ from tinytf_cli.views.parts import (
 from tinytf_cli.views.patch import agreement
 from tinytf_cli.views.steps import as_array, largest
 
-_TABLE_ROWS = 16
+TABLE_ROWS = 16
 """The most rows of a table whose rows are in the model's order, unless all are shown."""
 _POSITIONS, _LEAST = 10, 0.005
 """The most positions of a map, and the least that one of them has moved, unless all are shown."""
@@ -54,7 +54,7 @@ def over_pairs(report: OverPairs, terminal: Terminal, display: OverPairsDisplay)
     first, others = report.quantities[0], report.quantities[1:]
     yield from banner(model_of(report))
     source = ", ".join(printable(words, spaces=False) for words in (report.pairs, *report.where))
-    yield Heading(_words(report.asked), report.over)
+    yield Heading(in_words(report.asked), report.over)
     yield note(f"{source}: {report.words}")
     yield from stopped(report.interrupted, len(report.examples), report.n_pairs, "pairs")
     clean, corrupt = report.leads
@@ -75,8 +75,8 @@ def over_pairs(report: OverPairs, terminal: Terminal, display: OverPairsDisplay)
     )
     yield note(f"{first.name}: {first.meaning}")
     for quantity in others:
-        yield note(f"{_words(quantity.name)}: {'median ' * quantity.median}{quantity.meaning}")
-    most = None if display.all or not in_order else _TABLE_ROWS
+        yield note(f"{in_words(quantity.name)}: {'median ' * quantity.median}{quantity.meaning}")
+    most = None if display.all or not in_order else TABLE_ROWS
     yield from folded(_table(report, rows), [names[row] for row in rows], most, "rows")
     if report.asked == "lens":
         starts = [f"in {share} % of the pairs {_start(report, share / 100)}" for share in (50, 90)]
@@ -89,65 +89,12 @@ def over_pairs(report: OverPairs, terminal: Terminal, display: OverPairsDisplay)
     yield from check_line(*report.checks)
 
 
-@draws(OverPairsVersus, OverPairsDisplay)
-def over_pairs_versus(report: OverPairsVersus, terminal: Terminal, display: OverPairsDisplay) -> Iterator[Block]:
-    """Both files, the rows that differ most with their means and intervals, and the map of differences."""
-    both, first = (report.first, report.second), report.first.quantities[0]
-    yield from banner(model_of(report))
-    yield Heading(_words(report.first.asked), " against ".join(printable(each.pairs, spaces=False) for each in both))
-    yield note(report.first.words)
-    for each in both:
-        yield from stopped(each.interrupted, len(each.examples), each.n_pairs, f"pairs of {each.pairs}")
-    yield Table(
-        [
-            Column("", [printable(each.pairs, spaces=False) for each in both], shrink=20),
-            Column("pairs", [f"{len(each.examples):,}" for each in both], "right"),
-            Column("clean − corrupt", [Figure(each.effect.value, "%+.3f") for each in both], "right"),
-            Column("95 % interval", [interval(each.effect, "%+.3f") for each in both], "right", drop=1),
-        ]
-    )
-    in_order = report.first.in_order
-    rows = list(range(len(report.differences))) if in_order else report.ranked
-    rows = rows if display.all or in_order else rows[: display.top]
-    yield Heading(
-        "differences" if in_order else f"largest of {len(report.differences):,} differences",
-        "first − second, with 95 % bootstrap intervals",
-    )
-    yield note(f"{first.name}: {first.meaning}")
-    chosen = [report.differences[row] for row in rows]
-    ends = [end for each in chosen for end in (each.difference.low, each.difference.high) if end is not None]
-    form = _form([*(each.difference.value for each in chosen), *ends], True)
-    plain = form if first.signed else form.replace("+", "")
-    table = Table(
-        [
-            Column("", [Span(each.row.name, "strong") for each in chosen], said=""),
-            signed_bars("difference", [each.difference.value for each in chosen], form),
-            Column("95 % interval", [interval(each.difference, form) for each in chosen], "right"),
-            *(
-                Column(name, [Figure(getattr(each, name).value, plain) for each in chosen], "right", drop=1)
-                for name in ("first", "second")
-            ),
-        ]
-    )
-    yield from folded(table, [each.row.name for each in chosen], None if display.all else _TABLE_ROWS, "rows")
-    if len(report.differences) > 1 and report.confirmed.low is not None:
-        picked: list[Piece] = [f"{report.differences[report.by].row.name}, picked by half of the pairs: "]
-        picked += [Figure(report.confirmed.value, form), " over the others"]
-        yield note(picked)
-    if report.first.map_axes == ("layer", "head"):
-        values = as_array(report.map_of())
-        most = largest(values)
-        yield Heading("all", "the difference of each head", "attention")
-        yield from head_map(values, "signed", most or 1.0, map_digits(most), whole=display.all)
-    yield from check_line(*report.checks)
-
-
 def _start(report: OverPairs, share: float) -> str:
     row = report.leads_in(share)
     return "nowhere" if row is None else f"from {row} on"
 
 
-def _words(name: str) -> str:
+def in_words(name: str) -> str:
     return name.replace("_", " ")
 
 
@@ -157,7 +104,7 @@ def _table(report: OverPairs, rows: Sequence[int]) -> Table:
     means = [first.means[row] for row in rows]
     ends = [end for mean in means for end in (mean.low, mean.high) if end is not None]
     values = [mean.value for mean in means]
-    form = _form([*values, *ends], first.signed)
+    form = number_form([*values, *ends], first.signed)
     columns = [
         Column("", [Span(report.rows[row].name, "strong") for row in rows], said=""),
         signed_bars(first.name, values, form) if first.signed else size_column(first.name, values, "attention", form),
@@ -165,13 +112,13 @@ def _table(report: OverPairs, rows: Sequence[int]) -> Table:
     ]
     for drop, quantity in enumerate(others, 1):
         column = [quantity.means[row].value for row in rows]
-        digits = "%.0f" if quantity.median else _form(column, quantity.signed)
+        digits = "%.0f" if quantity.median else number_form(column, quantity.signed)
         cells: list[Cell] = ["–" if value != value else Figure(value, digits) for value in column]
-        columns.append(Column(_words(quantity.name), cells, "right", drop=drop))
+        columns.append(Column(in_words(quantity.name), cells, "right", drop=drop))
     return Table(columns)
 
 
-def _form(values: Sequence[float], signed: bool) -> str:
+def number_form(values: Sequence[float], signed: bool) -> str:
     """A format with three digits for shares, otherwise with three figures of the largest number."""
     if not signed and all(0 <= value <= 1 for value in values if value == value):
         return "%.3f"
@@ -222,7 +169,7 @@ def _examples(report: OverPairs, display: OverPairsDisplay) -> Iterator[Block]:
     yield Table(
         [
             Column("line", [f"{example.pair.number:,}" for example in pairs], "right"),
-            Column(subject, [Figure(value, _form(values, first.signed), "strong") for value in values], "right"),
+            Column(subject, [Figure(value, number_form(values, first.signed), "strong") for value in values], "right"),
             *(Column(name, [Figure(x, form) for x in row], "right", drop=1) for name, row in leads.items()),
             Column("answer, versus", [f"{printable(e.pair.answer)} {printable(e.pair.versus)}" for e in pairs], drop=2),
             Column("clean text", [_ending(example.pair.clean) for example in pairs], shrink=16),

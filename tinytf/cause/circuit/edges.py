@@ -51,9 +51,7 @@ def _lost(runs: Runs, row: int | slice, column: int) -> float:
 
 
 def _attributed(runs: Runs, steps: int, on_progress: Progress) -> Tensor:
-    """Scores by ``steps`` gradients; with one, that of the clean run. Raises UsageError for a metric without any."""
-    for batch in runs.batches:
-        batch.metrics[0].require_gradient()
+    """Scores by ``steps`` gradients; with one, that of the clean run."""
     scores = torch.zeros(runs.graph.allowed.shape, dtype=torch.float64)
     total = steps * len(runs.batches)
     with evaluating(runs.model):

@@ -191,6 +191,8 @@ def circuit(
     if steps < 1:
         raise UsageError(f"{steps} steps average over nothing", "give 1 or more")
     wanted = Asked.of(model, metric, answer)
+    if stored is None and (method, level) != ("exact", "edges"):
+        wanted.require_gradient()
     measuring = _Measuring(model, pair_set(pairs), wanted, left_out, seed, on_progress)
     runs = measuring.runs
     other = None if versus is None else (Path(versus).name, read_circuit(versus, runs.graph))

@@ -24,7 +24,6 @@ from tinytf.cause.interventions.hooks import (
     unembedded,
 )
 from tinytf.cause.interventions.prediction import (
-    FOLLOWED,
     Choice,
     Effect,
     choices,
@@ -267,7 +266,7 @@ def ablate(
         metric=followed,
         sites=sites,
         effect=effects(plain, logits[None], followed, position)[0],
-        choices=choices(log_p, log_p_after, top, [*followed.answer[:FOLLOWED], *followed.versus]),
+        choices=choices(log_p, log_p_after, top, followed.followed),
         loss_before=loss_before,
         loss_after=loss_after,
         check=_verify_own_values(trace, sites, position),

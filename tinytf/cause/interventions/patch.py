@@ -16,7 +16,6 @@ from torch import Tensor
 from tinytf.cause.interventions.grid import COLUMNS, Grid
 from tinytf.cause.interventions.hooks import HookPoint, Intervention, logits_with, point_names, points_of
 from tinytf.cause.interventions.prediction import (
-    FOLLOWED,
     Choice,
     Contrast,
     choices,
@@ -116,12 +115,11 @@ class OnePatch(PatchedRun):
         """The report of a run with the ``logits`` (P, V) that are read; ``members`` are those of its class."""
         clean, corrupt, followed = runs
         before = log_probabilities(corrupt.logits_at(followed.position))
-        named = [*followed.metric.answer[:FOLLOWED], *followed.metric.versus]
         return cls(
             contrast=followed,
             texts=(clean.encoding, corrupt.encoding),
             difference=followed.of(logits[None])[0],
-            choices=choices(before, log_probabilities(followed.predicted(logits)), top, named),
+            choices=choices(before, log_probabilities(followed.predicted(logits)), top, followed.metric.followed),
             about=About(model),
             **members,
         )

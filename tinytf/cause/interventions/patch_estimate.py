@@ -156,9 +156,10 @@ def patch_estimate(
     another ``how`` and for a metric without a gradient.
     """
     require_estimate(how, steps, model)
-    runs = runs_of(model, clean, corrupt, Asked.of(model, metric, answer, versus))
+    asked = Asked.of(model, metric, answer, versus)
+    asked.require_gradient()
+    runs = runs_of(model, clean, corrupt, asked)
     followed, grid = runs.contrast, grid_of(runs, over, positions)
-    followed.metric.require_gradient()
     start = time.perf_counter()
     effects = estimate_of(runs, grid, how, steps)
     seconds = time.perf_counter() - start

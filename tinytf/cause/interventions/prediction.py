@@ -16,8 +16,6 @@ from tinytf.text_model import TextModel
 from tinytf.trace.faults import require_finite
 from tinytf.trace.trace import Trace
 
-FOLLOWED = 5
-"""The most tokens of a metric whose probabilities are shown."""
 _SAME = 1e-5
 """A metric counts as equal in two runs within this share of the larger."""
 Number = TypeVar("Number", float, Tensor)

@@ -288,7 +288,6 @@ class _Estimate(_Patch):
         return (estimated, _share(self.measured, "exact", "exact patching brings back"))[: 1 + self.exact]
 
     def measure(self, run: PairRun) -> Measured:
-        run.metric.require_gradient()
         contrast = Contrast(run.metric, run.position, run.clean_lead, run.corrupt_lead)
         effects = estimate_of(Runs(run.clean, run.corrupt, contrast), self.grid, self.how, self.steps).sites
         values = [torch.stack([effects[place] for place in self.grid.places()])]
@@ -324,8 +323,9 @@ def patch_estimate_pairs(
             "the whole stream of a layer patched is the clean run, and positions differ between pairs",
             "sweep heads, attn, ffn or neurons",
         )
-    measured = Asked.of(model, metric, answer).measure()
-    question = _Estimate(measured, Grid.of(over, table_of(model.config), None), how, steps, exact)
+    wanted = Asked.of(model, metric, answer)
+    wanted.require_gradient()
+    question = _Estimate(wanted.measure(), Grid.of(over, table_of(model.config), None), how, steps, exact)
     chosen = pair_set(pairs, where)
     encoded = chosen.encoded(model, metric=metric, answer=answer)
     return ask(model, question, chosen, encoded, where, on_progress, resume)
