@@ -85,7 +85,8 @@ METHODS = (
             ("metrics of an ablation", _SIX, "test_an_ablation_moves_each_metric_as_plain_hooks_do"),
             ("metrics, answers of several tokens", "five kinds of decoders",
              "test_an_answer_of_several_tokens_is_read_where_each_is_predicted"),
-            ("metrics, estimated patches", f"{_SIX}, central differences", "test_an_estimate_is_the_slope_of_the_metric"),
+            ("metrics, estimated patches", f"{_SIX}, central differences",
+             "test_an_estimate_is_the_slope_of_the_metric"),
             ("metrics, parts", "a llama, autograd", "test_parts_sum_to_the_gradient_of_the_metric_times_the_logits"),
             ("metrics, steering", "a llama", "test_a_curve_of_steering_follows_each_metric"),
         )
