@@ -187,7 +187,7 @@ METRICS: dict[str, _Kind] = {
     "kl": _Kind("nats", "KL divergence", "KL({run} ‖ run)", "the KL divergence from the {run} run", _kl, ""),
     "js": _Kind("nats", "JS divergence", "JS({run}, run)", "the Jensen–Shannon divergence from the {run} run", _js, ""),
     "rank": _Kind("rank", "rank", "rank of {a}", "the rank of {a}", _rank, differentiable=False),
-    "loss": _Kind("nats a token", "loss", "loss on the {text}", "the loss on the {text}", _loss, ""),
+    "loss": _Kind("nats a token", "loss", "loss", "the loss on the {text}", _loss, ""),
 }  # fmt: skip
 """The metrics that have a name. A rank counts from 1; a loss is of the clean text's tokens."""
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from tinytf.cause.over_pairs import OverPairsVersus
-from tinytf.text.printable import printable
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.ablate import check_line
 from tinytf_cli.views.banner import banner
@@ -19,13 +18,13 @@ def over_pairs_versus(report: OverPairsVersus, terminal: Terminal, display: Over
     """Both files, the rows that differ most with their means and intervals, and the map of differences."""
     both, first = (report.first, report.second), report.first.quantities[0]
     yield from banner(model_of(report))
-    yield Heading(in_words(report.first.asked), " against ".join(printable(each.pairs, spaces=False) for each in both))
+    yield Heading(in_words(report.first.asked), " against ".join(report.names))
     yield note(report.first.words)
-    for each in both:
-        yield from stopped(each.interrupted, len(each.examples), each.n_pairs, f"pairs of {each.pairs}")
+    for name, each in zip(report.names, both, strict=True):
+        yield from stopped(each.interrupted, len(each.examples), each.n_pairs, f"pairs of {name}")
     yield Table(
         [
-            Column("", [printable(each.pairs, spaces=False) for each in both], shrink=20),
+            Column("", list(report.names), shrink=20, said=""),
             Column("pairs", [f"{len(each.examples):,}" for each in both], "right"),
             Column("clean − corrupt", [Figure(each.effect.value, "%+.3f") for each in both], "right"),
             Column("95 % interval", [interval(each.effect, "%+.3f") for each in both], "right", drop=1),

@@ -169,14 +169,17 @@ def _where(report: Patched | PatchSweep | PathPatched | PathSweep, sites: Sequen
 def _comparison(report: PatchedRun) -> Iterator[Block]:
     """The two texts, their metric, and their different tokens."""
     model, contrast, (clean, corrupt) = model_of(report), report.contrast, report.texts
+    metric = contrast.metric
     yield from banner(model, clean)
     values = [Figure(value, _form(report)) for value in (contrast.clean, contrast.corrupt)]
     yield Heading("patching", "the corrupt text, run with activations of the clean one")
+    if not metric.is_lead:
+        yield note(f"measured by {metric.words}{metric.in_unit and f', in{metric.in_unit}'}")
     yield Table(
         [
             Column("", ["clean", "corrupt"], said=""),
             Column("", [where_predicted(model, text, contrast.position) for text in report.texts], shrink=20, said=""),
-            Column(f"{contrast.metric.label}{_unit(report)}", values, "right"),
+            Column(metric.label if metric.is_lead else metric.noun, values, "right"),
         ]
     )
     different, spoken = (_different_tokens(clean, corrupt, sign) for sign in ("│", "against"))

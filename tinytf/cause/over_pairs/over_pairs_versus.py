@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -13,6 +14,7 @@ from tinytf.errors import UsageError
 from tinytf.estimate import LEAST, Estimate, difference_of
 from tinytf.report import Data, Report, Verified
 from tinytf.tables import Array
+from tinytf.text.printable import printable
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,12 @@ class OverPairsVersus(Report):
     others: tuple[int, int]
 
     @property
+    def names(self) -> tuple[str, str]:
+        """The names of both files, without their folders where that tells them apart."""
+        first, second = (printable(Path(each.pairs).name, spaces=False) for each in (self.first, self.second))
+        return (first, second) if first != second else (self.first.pairs, self.second.pairs)
+
+    @property
     def checks(self) -> tuple[Verified, ...]:
         return (*self.first.checks, *self.second.checks)
 
@@ -76,11 +84,11 @@ class OverPairsVersus(Report):
     def in_a_sentence(self) -> str:
         """Whether the two files differ in a row that other pairs picked, and by how much."""
         if self.first.quantities[0].ratio:
-            for report in (self.first, self.second):
+            for file, report in zip(self.names, (self.first, self.second), strict=True):
                 if no_effect := without_effect(report.effect, report.metric):
-                    return f"In {report.pairs}, {no_effect}."
+                    return f"In {file}, {no_effect}."
         name, what = self.differences[self.by].row.name, self.first.quantities[0].name
-        where = f"{self.first.pairs} and {self.second.pairs}"
+        where = " and ".join(self.names)
         size = interval(self.confirmed)
         over = f" over the {' and '.join(map(str, self.others))} pairs that did not pick it"
         over = over if self.confirmed.low is not None and len(self.differences) > 1 else ""
