@@ -259,7 +259,7 @@ class Asked:
         """What it is over many texts, each with its own answer."""
         if not isinstance(self.metric, str):
             name = _name_of(self.metric)
-            return Measure(name, "", name, name, name)
+            return Measure(f"{name}()", "", name, name, name)
         kind = METRICS[self.metric]
         words = {"a": "the answer", "b": "versus", "run": "clean", "text": _TEXTS["clean"]}
         if kind.answer == "set" and self.answer is not None:
@@ -359,7 +359,7 @@ def _of_function(function: MetricFunction, clean: Trace) -> Metric:
         return torch.stack(numbers)
 
     rows = clean.recording.logit_rows if clean.config.labels else range(len(clean.tokens))
-    return Metric(name, "", name, name, name, tuple(rows), of)
+    return Metric(f"{name}()", "", name, name, name, tuple(rows), of)
 
 
 def _name_of(function: MetricFunction) -> str:

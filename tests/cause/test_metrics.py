@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import tinytf
 from tinytf.api import Model
-from tinytf.cause.over_pairs import ablate_over, patch_estimate_pairs, patch_over
+from tinytf.cause.over_pairs import ablate_over, attribute_over, patch_estimate_pairs, patch_over
 from tinytf.errors import UsageError
 from tinytf.metric import METRICS
 from tinytf.trace.record import record
@@ -195,7 +195,7 @@ def test_a_function_of_the_logits_and_of_the_clean_run_is_a_metric() -> None:
 
     found = texts.ours.patch(texts.clean, texts.corrupt, "L1.in", positions=[PLACE], metric=entropy)
     assert found.difference == pytest.approx(float(entropy(texts.patched())), abs=1e-9)
-    assert found.fields()["contrast"]["metric"]["name"] == "entropy"
+    assert found.fields()["contrast"]["metric"]["name"] == "entropy()"
     mine = texts.ours.patch_estimate(texts.clean, texts.corrupt, metric=kl)
     named = texts.ours.patch_estimate(texts.clean, texts.corrupt, metric="kl")
     assert torch.allclose(mine.differences, named.differences, atol=1e-9)
@@ -308,6 +308,19 @@ def test_over_pairs_each_value_is_that_of_the_pair_alone(tiny: Model, name: str)
     else:
         with pytest.raises(UsageError, match="has no gradient"):
             patch_estimate_pairs(tiny, pairs, "heads", metric=name)
+
+
+@pytest.mark.parametrize("name", ["logit", "log_prob", "kl"])
+def test_over_pairs_parts_are_those_of_each_text(tiny: Model, name: str) -> None:
+    pairs = [pair for pair in PAIRS if pair["answer"] != " hat and the"]
+    found = attribute_over(tiny, pairs, metric=name)
+    for number, pair in enumerate(pairs):
+        token = {"token": pair["answer"]} if METRICS[name].answer else {}
+        parts = {part.name: part.value for part in tiny.attribute(pair["clean"], metric=name, **token).parts}
+        for row, value in zip(found.rows, found.quantities[0].values[number].tolist(), strict=True):
+            assert value == pytest.approx(parts[row.name], abs=1e-8)
+    assert found.fields()["metric"]["name"] == name
+    assert all(check.holds for check in found.checks)
 
 
 @pytest.mark.parametrize("name", ["log_prob", "prob", "kl", "js", "loss"])

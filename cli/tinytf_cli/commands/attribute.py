@@ -44,10 +44,18 @@ def attribute(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions)
     if (over := tracing.texts.over).pairs is not None:
         from tinytf.cause.over_pairs import attribute_over
 
-        require_only(("top", "versus"), (Options, TextOptions), "--pairs")
+        require_only(("top", "versus", "metric", "token"), (Options, TextOptions), "--pairs")
         top = options.top if is_typed("top") else None
         versus = None if options.versus is None else Path(options.versus)
-        return over.draw(attribute_over, tracing.model_options, tracing.output, fold, top, versus)
+        return over.draw(
+            attribute_over,
+            tracing.model_options,
+            tracing.output,
+            fold,
+            top,
+            versus,
+            **over.followed(options.metric, options.token, "--token"),
+        )
     model = tracing.model
     require_logits(model.transformer)
 

@@ -24,7 +24,7 @@ from tinytf.trace.trace import Trace
 Interventions = tuple[Intervention, ...]
 """The interventions of one row of a batch, all in one layer."""
 Result = TypeVar("Result")
-_LOGITS = 2**26
+_LOGITS = 2**24
 """The most logits that are computed together."""
 
 

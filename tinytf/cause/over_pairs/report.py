@@ -340,7 +340,7 @@ def percent_of(estimate: Estimate) -> str:
 def _attribute(report: OverPairs) -> str:
     """The parts that add and take away most, each where its whole interval is on that side of 0."""
     told = []
-    for sign, does in ((1, "adds most to the answer's lead"), (-1, "takes most away")):
+    for sign, does in ((1, f"adds most to {report.metric.words}"), (-1, "takes most away")):
         row, mean, others = report.confirmed(sign)
         if mean.value * sign > 0 and (mean.is_clear or mean.low is None):
             told.append(f"{report.rows[row].name} {does}, {interval(mean)}{_by_others(report, mean, others)}")
