@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tinytf.cause.interventions.patch_estimate import EstimatedSweep as EstimatedSweep
     from tinytf.cause.interventions.patch_paths import PathPatched as PathPatched
     from tinytf.cause.interventions.patch_paths import PathSweep as PathSweep
+    from tinytf.cause.over_pairs.over_pairs_versus import OverPairsVersus as OverPairsVersus
+    from tinytf.cause.over_pairs.over_pairs_versus import versus_over as versus_over
     from tinytf.cause.over_pairs.report import OverPairs as OverPairs
     from tinytf.cause.repair import Repair as Repair
     from tinytf.cause.steer.curve import SteeringCurve as SteeringCurve
@@ -180,6 +182,8 @@ _LAZY = {
     "Neurons": "tinytf.look.neurons",
     "Observer": "tinytf.training.loop",
     "OverPairs": "tinytf.cause.over_pairs.report",
+    "OverPairsVersus": "tinytf.cause.over_pairs.over_pairs_versus",
+    "versus_over": "tinytf.cause.over_pairs.over_pairs_versus",
     "PaperCheck": "tinytf.verify.paper",
     "PairSet": "tinytf.pairs.pair",
     "Parameters": "tinytf.look.parameters",

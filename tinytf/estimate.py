@@ -54,18 +54,50 @@ def estimates(sums: Tensor, counts: Tensor, seed: int, *, bootstrap: bool = True
     means = (sums.sum(0) / counts.sum()).tolist()
     if len(sums) < 2 or not means or not bootstrap:
         return [Estimate(mean) for mean in means]
-    picked = torch.randint(len(sums), (_RESAMPLED, len(sums)), generator=torch.Generator().manual_seed(seed))
-    weights = torch.zeros(_RESAMPLED, len(sums), dtype=sums.dtype)
-    weights.scatter_add_(1, picked, torch.ones_like(picked, dtype=sums.dtype))
-    drawn = [(weights @ some) / (weights @ counts)[:, None] for some in sums.split(_AT_ONCE, dim=1)]
+    drawn = _resampled(sums, counts, seed)
     if len(sums) < LEAST:
         reach = _STUDENT[len(sums) - 2] * math.sqrt(len(sums) / (len(sums) - 1))
         errors = torch.cat([reach * some.std(dim=0, correction=0) for some in drawn]).tolist()
         intervals = [(mean - error, mean + error) for mean, error in zip(means, errors, strict=True)]
     else:
-        ends = _ends(len(sums)).to(sums.dtype)
-        intervals = [(low, high) for some in drawn for low, high in some.quantile(ends, dim=0).T.tolist()]
+        intervals = _between(drawn, _ends(len(sums)))
     return [Estimate(mean, low, high) for mean, (low, high) in zip(means, intervals, strict=True)]
+
+
+def difference_of(sums: Tensor, counts: Tensor, other_sums: Tensor, other_counts: Tensor, seed: int) -> list[Estimate]:
+    """The difference of two independent sets' means, as ``estimates`` has them: sums (N, R) and (M, R).
+
+    The interval resamples each set by itself. Where one has fewer than LEAST texts it is that of Student, with the
+    bootstrap's standard errors and the smaller set's degrees of freedom, which is on the safe side of Welch's; its
+    quantiles are expanded like those of the smaller set. Without an interval where a set has one text.
+    """
+    means = (sums.sum(0) / counts.sum() - other_sums.sum(0) / other_counts.sum()).tolist()
+    fewest = min(len(sums), len(other_sums))
+    if fewest < 2:
+        return [Estimate(mean) for mean in means]
+    first, second = _resampled(sums, counts, seed), _resampled(other_sums, other_counts, seed + 1)
+    if fewest >= LEAST:
+        intervals = _between([one - other for one, other in zip(first, second, strict=True)], _ends(fewest))
+        return [Estimate(mean, low, high) for mean, (low, high) in zip(means, intervals, strict=True)]
+    variances = torch.zeros(len(means), dtype=sums.dtype)
+    for drawn, n in ((first, len(sums)), (second, len(other_sums))):
+        variances += torch.cat([some.var(dim=0, correction=0) for some in drawn]) * n / (n - 1)
+    errors = (_STUDENT[fewest - 2] * variances.sqrt()).tolist()
+    return [Estimate(mean, mean - error, mean + error) for mean, error in zip(means, errors, strict=True)]
+
+
+def _resampled(sums: Tensor, counts: Tensor, seed: int) -> list[Tensor]:
+    """The means of texts drawn with replacement, (draws, R), in pieces of R."""
+    picked = torch.randint(len(sums), (_RESAMPLED, len(sums)), generator=torch.Generator().manual_seed(seed))
+    weights = torch.zeros(_RESAMPLED, len(sums), dtype=sums.dtype)
+    weights.scatter_add_(1, picked, torch.ones_like(picked, dtype=sums.dtype))
+    return [(weights @ some) / (weights @ counts)[:, None] for some in sums.split(_AT_ONCE, dim=1)]
+
+
+def _between(drawn: Sequence[Tensor], ends: Tensor) -> list[tuple[float, float]]:
+    """The two quantiles of each column."""
+    pieces = (some.quantile(ends.to(some.dtype), dim=0).T.tolist() for some in drawn)
+    return [(low, high) for piece in pieces for low, high in piece]
 
 
 def mean_of(values: Sequence[float] | Tensor, seed: int = 0) -> Estimate:

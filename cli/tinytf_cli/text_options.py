@@ -133,6 +133,25 @@ class ChatOptions:
             raise UsageError("--system is the system message of a conversation, and this is plain text", "add --chat")
 
 
+VERSUS_PAIRS = "another file of pairs, whose means are compared with these"
+METRICS = ("logit_diff", "logit", "log_prob", "prob", "kl", "js", "rank", "loss")
+
+
+def metric_option(default: str = "logit_diff") -> Any:
+    """The option --metric."""
+    return option(
+        type=click.Choice(METRICS),
+        help="What is measured: a difference of two logits or one logit, a log-probability (of an answer of several "
+        "tokens, their sum), the probability of a set of tokens, the KL or Jensen–Shannon divergence from the "
+        f"unchanged prediction, a rank, or the loss on the text.  [default: {default}]",
+    )
+
+
+def versus_pairs_option() -> Any:
+    """The option --versus of questions over pairs that have no other."""
+    return option(type=click.Path(path_type=Path), metavar="FILE", help=f"With --pairs: {VERSUS_PAIRS}.")
+
+
 def target_option() -> Any:
     return option(metavar="TEXT", help="What a model of two stacks writes for TEXT.  [default: it generates it]")
 
@@ -288,6 +307,11 @@ class PairsOptions:
         if self.pairs is not None:
             self.items  # noqa: B018 - report a faulty file before opening a model
 
+    def require_beside(self, versus: Path | None) -> None:
+        """Raise UsageError for another file of pairs without a first."""
+        if versus is not None and self.pairs is None:
+            raise UsageError("--versus compares with --pairs, and there is none", "add --pairs FILE.jsonl")
+
     @cached_property
     def items(self) -> "PairSet":
         """The chosen pairs."""
@@ -296,11 +320,22 @@ class PairsOptions:
         assert self.pairs is not None
         return pair_set(self.pairs, self.where)
 
+    def followed(self, metric: str | None, answer: str | None, name: str = "--answer") -> dict[str, Any]:
+        """The settings of a metric: each pair has an answer of its own, but a set may be one for all."""
+        if answer is not None and metric != "prob":
+            raise UsageError(f"with --pairs, {name} goes with --metric prob", "each pair has an answer of its own")
+        return {"metric": metric, "answer": answer}
+
     def draw(
         self, question: "Callable[..., OverPairs]", model_options: ModelOptions, output: Output, fold: FoldOptions,
-        top: int | None = None, **settings: Any,
+        top: int | None = None, versus: Path | None = None, **settings: Any,
     ) -> int:  # fmt: skip
-        """Ask a model about the pairs, and draw the answer. Returns the exit status: 1 if a check fails."""
+        """Ask a model about the pairs, and draw the answer. Returns the exit status: 1 if a check fails.
+
+        ``versus`` is another file of pairs that is asked too, and compared.
+        """
+        from tinytf.cause.over_pairs import versus_over
+        from tinytf.pairs.pair import pair_set
         from tinytf_cli.progress_line import progress_line
         from tinytf_cli.views.over_pairs import OverPairsDisplay
 
@@ -309,9 +344,13 @@ class PairsOptions:
                 "--pairs needs a model that tinytf computes itself, and this one runs through transformers",
                 "ask it about one text at a time",
             )
+        others = [] if versus is None else [pair_set(versus, self.where)]
         model = model_options.open(because="a pair of prompts has no target")
-        with progress_line(output.stderr, "pairs:") as on_progress:
-            report = question(model, self.items, where=self.where, on_progress=on_progress, **settings)
+        reports = []
+        for pairs in (self.items, *others):
+            with progress_line(output.stderr, "pairs:") as on_progress:
+                reports.append(question(model, pairs, where=self.where, on_progress=on_progress, **settings))
+        report = reports[0] if versus is None else versus_over(*reports)
         display = OverPairsDisplay(all=fold.all) if top is None else OverPairsDisplay(top, fold.all)
         return output.draw_checked(report, display)
 

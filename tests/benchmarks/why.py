@@ -146,7 +146,7 @@ def main() -> int:
 
     def heads() -> Tensor:
         found = asked(ours).ablate_sweep(record(ours, encoding_of(clean)), "heads")
-        return found.change + found.effects[0].log_p_before
+        return found.change + found.effects[0].before
 
     def patches() -> Tensor:
         runs = [record(ours, encoding_of(ids)) for ids in (clean, corrupt)]

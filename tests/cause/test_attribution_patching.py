@@ -84,7 +84,7 @@ def test_the_estimate_of_a_head_is_the_slope_of_patching_it_a_little(model: tiny
 
         with inputs_of_o(theirs, patched):
             logits = theirs(input_ids=ids).logits[0, -1]
-        return float(logits[found.contrast.answer] - logits[found.contrast.versus])
+        return float(logits[found.contrast.metric.answer[0]] - logits[found.contrast.metric.versus[0]])
 
     for layer, head in product(range(4), range(4)):
         slope = (lead_at(layer, head, step) - lead_at(layer, head, -step)) / (2 * step)

@@ -150,7 +150,7 @@ def test_several_at_once_are_cut_together(kind: str) -> None:
     found = ablate(trace, names)
     before, after = (logits_of(one, trace).double().log_softmax(-1) for one in (model, cut))
     assert found.target == int(before.argmax())
-    assert found.effect.log_p_after == pytest.approx(float(after[found.target]), abs=1e-5)
+    assert found.effect.after == pytest.approx(float(after[found.target]), abs=1e-5)
     for choice in found.choices:
         assert choice.after == pytest.approx(float(after[choice.id].exp()), abs=1e-6)
     assert found.check.difference == 0.0
@@ -303,7 +303,7 @@ def test_a_mean_is_over_all_positions_of_all_texts(kind: str) -> None:
         rows = [record(model, text)["L0H2.head_out" if site.head else name] for text in texts.texts]
         with one_hook(model, site, None, torch.cat(rows).mean(dim=0)):
             after = logits_of(model, trace).double().log_softmax(-1)
-        assert found.effect.log_p_after == pytest.approx(float(after[found.target]), abs=1e-5)
+        assert found.effect.after == pytest.approx(float(after[found.target]), abs=1e-5)
         assert found.source == "mean over 3 texts, 25 tokens of some texts"
 
 
@@ -332,7 +332,7 @@ def test_resampling_takes_the_same_positions_of_another_text_that_the_seed_draws
         value = record(model, texts.texts[number])["L0.ffn"][:LENGTH]
         with one_hook(model, HookPoint("ffn", 0), None, value):
             after = logits_of(model, trace).double().log_softmax(-1)
-        assert found.effect.log_p_after == pytest.approx(float(after[found.target]), abs=1e-5)
+        assert found.effect.after == pytest.approx(float(after[found.target]), abs=1e-5)
     assert drawn == {2, 3}  # neither the text itself nor the one of four tokens
 
 

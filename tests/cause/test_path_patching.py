@@ -102,7 +102,7 @@ def test_a_path_is_the_formula_along_the_stream(
             head = int(receiver[3])
             value = module(layer.input_layernorm(stream))
             logits = corrupt.with_output(module, slice(head * WIDTH, (head + 1) * WIDTH), value)
-    expected = float(logits[found.contrast.answer] - logits[found.contrast.versus])
+    expected = float(logits[found.contrast.metric.answer[0]] - logits[found.contrast.metric.versus[0]])
     assert found.difference == pytest.approx(expected, abs=5e-5)
     assert all(check.holds for check in found.checks)
 
@@ -116,7 +116,7 @@ def test_feed_forwards_recompute_on_the_way_if_asked(model: tinytf.Model, both: 
         stream = stream + attn
         stream = stream + layer.mlp(layer.post_attention_layernorm(stream))
     logits = corrupt.model.lm_head(corrupt.model.model.norm(stream))[0, -1]
-    expected = float(logits[found.contrast.answer] - logits[found.contrast.versus])
+    expected = float(logits[found.contrast.metric.answer[0]] - logits[found.contrast.metric.versus[0]])
     assert found.difference == pytest.approx(expected, abs=5e-5)
     held = model.patch_path(CLEAN, CORRUPT, "L1H0", "logits", **tokens)
     assert abs(held.difference - found.difference) > 0.1

@@ -175,7 +175,7 @@ def test_the_ablation_itself_is_that_of_ablate() -> None:
         (("--repair", "--at", "L2.in"), "L2.in is no part that adds to the logit"),
         (("--repair", "--at", "L0H1.v"), "L0H1.v is no part that adds to the logit"),
         (("--repair", "--at", "L1.ffn[-1]"), "L1.ffn[4] is no part that adds to the logit"),
-        (("--at", "L1H2", "--versus", "cat"), "--versus goes with --repair"),
+        (("--at", "L1H2", "--repair", "--metric", "kl"), "--repair splits a logit, and takes no --metric"),
         (
             ("--at", "L1H2", "--repair", "--target", "mat", "--versus", "mat"),
             "a token compared with itself has no lead",

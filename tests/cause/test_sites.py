@@ -48,15 +48,15 @@ def test_every_step_takes_the_value_of_another_text_alone_and_in_a_batch(kind: s
         for point in points[:1]:
             assert [str(point)] == [str(same) for same in hook_points([str(point)], clean.steps)]
             rows[str(point)] = (Intervention(point, point.value(clean)),)
-            own = logits_with(corrupt, [Intervention(point, point.value(corrupt))], position)
+            (own,) = logits_with(corrupt, [Intervention(point, point.value(corrupt))], [position])
             assert torch.allclose(own, corrupt.logits_at(position), atol=CLOSE), point
     found, check = sweep(
-        corrupt, rows, position, lambda logits: list(logits.double()), lambda row: float(row.abs().max()),
+        corrupt, rows, [position], lambda logits: list(logits[:, 0].double()), lambda row: float(row.abs().max()),
         resume=None, subject="", from_data=lambda data: data,
     )  # fmt: skip
     assert check.holds
     for (name, interventions), logits in zip(rows.items(), found, strict=True):
-        alone = logits_with(corrupt, interventions, position).double()
+        alone = logits_with(corrupt, interventions, [position])[0].double()
         assert torch.allclose(alone, logits, atol=CLOSE), name
         point = interventions[0].point
 
@@ -84,7 +84,7 @@ def test_an_estimate_is_the_slope_of_a_patch_in_every_kind_of_model(kind: str) -
         leads = []
         for side in (share, -share):
             put = replace(site, value=own.value + side * (site.value - own.value))
-            leads += found.contrast.of(logits_with(corrupt, [put], position)[None])
+            leads += found.contrast.of(logits_with(corrupt, [put], [position])[None])
         slope = (leads[0] - leads[1]) / (2 * share)
         assert float(effects[layer, column]) == pytest.approx(slope, rel=1e-4, abs=1e-6), over
 
@@ -144,8 +144,8 @@ def test_a_blocked_key_is_a_score_of_minus_infinity(
     for handle in handles:
         handle.remove()
     found = tiny.ablate(text, address)
-    assert found.effect.log_p_after == pytest.approx(float(expected[found.target]), abs=2e-5)
-    assert abs(found.effect.log_p_after - found.effect.log_p_before) > 1e-4
+    assert found.effect.after == pytest.approx(float(expected[found.target]), abs=2e-5)
+    assert abs(found.effect.after - found.effect.before) > 1e-4
     assert found.source == "by a score of −∞"
     assert found.sentence.startswith(f"With {point_names(found.sites)[0]} blocked, ·mat ")
     assert len(point_names(found.sites)) == 1
@@ -167,9 +167,9 @@ def test_a_unit_is_a_column_before_the_last_matrix(tiny: tinytf.Model, theirs: A
     down.weight.data = kept
     found = tiny.ablate(text, ["L2.17", "L2.40"])
     assert [str(site) for site in found.sites] == ["L2.17", "L2.40"]
-    assert found.effect.log_p_after == pytest.approx(float(expected[found.target]), abs=2e-5)
+    assert found.effect.after == pytest.approx(float(expected[found.target]), abs=2e-5)
     whole = tiny.ablate(text, "L2.ffn.act[:,:]")
-    assert whole.effect.log_p_after == pytest.approx(tiny.ablate(text, "L2.ffn").effect.log_p_after, abs=1e-5)
+    assert whole.effect.after == pytest.approx(tiny.ablate(text, "L2.ffn").effect.after, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v"])
@@ -188,7 +188,7 @@ def test_queries_keys_and_values_of_a_head_are_patched_where_they_are_projected(
 
     expected = logits_of(theirs, corrupt, {path: put})
     found = tiny.patch(CLEAN, CORRUPT, f"L1H0.{name}")
-    difference = float(expected[found.contrast.answer] - expected[found.contrast.versus])
+    difference = float(expected[found.contrast.metric.answer[0]] - expected[found.contrast.metric.versus[0]])
     assert found.difference == pytest.approx(difference, abs=5e-5)
 
 

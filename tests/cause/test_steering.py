@@ -337,7 +337,7 @@ def test_a_curve_is_made_of_steered_runs(model: tinytf.Model, vector: SteeringVe
             other = model.trace(ids=texts.texts[0].ids[:20])
         log_p = logits.log_softmax(-1)
         assert dose.probabilities == pytest.approx((float(log_p[happy].exp()), float(log_p[sad].exp())))
-        assert dose.difference == pytest.approx(float(logits[happy] - logits[sad]))
+        assert dose.value == pytest.approx(float(logits[happy] - logits[sad]))
         assert dose.kl == pytest.approx(float((plain.exp() * (plain - log_p)).sum()), abs=1e-12)
         assert dose.best == int(logits.argmax())
         before = model.trace(ids=texts.texts[0].ids[:20])["logits"].log_softmax(-1)
@@ -349,9 +349,9 @@ def test_a_curve_is_made_of_steered_runs(model: tinytf.Model, vector: SteeringVe
 
 def test_a_curve_says_at_every_step_only_if_it_is_so(model: tinytf.Model, vector: SteeringVector) -> None:
     report = model.steer_curve(PROMPT, vector, strengths=(-1, -0.5, 0, 0.5, 1), ask=["happy", "sad"])
-    ends = [f"{report.doses[i].difference:+.2f}".replace("-", "−") for i in (0, -1)]
+    ends = [f"{report.doses[i].value:+.2f}".replace("-", "−") for i in (0, -1)]
     assert f"rises from {ends[0]} to {ends[1]} at every step" in report.sentence
-    dip = replace(report.doses[2], difference=report.doses[1].difference)
+    dip = replace(report.doses[2], value=report.doses[1].value)
     broken = replace(report, doses=(*report.doses[:2], dip, *report.doses[3:]))
     assert "but not at every step" in broken.in_a_sentence()
     back = replace(report, doses=report.doses[::-1])
@@ -365,11 +365,12 @@ def test_a_curve_that_does_not_move_is_not_said_to_rise(model: tinytf.Model, vec
     at_one = model.steer_curve(PROMPT, vector, strengths=(1,), ask=["happy"])
     assert at_one.sentence == f"At 1 × pairs at L1.out, ·happy has {percent(at_one.doses[0].probabilities[0])}."
     twice = model.steer_curve(PROMPT, vector, strengths=(-1, 0, 1), ask=["happy", " happy"])
-    assert (len(twice.asked), twice.doses[0].difference) == (1, None)
+    assert (len(twice.asked), twice.metric.name) == (1, "prob")
+    assert twice.doses[0].value == pytest.approx(twice.doses[0].probabilities[0])
     still = model.steer_curve(PROMPT, 0 * vector, strengths=(-1, 0), ask=["happy", "sad"])
-    assert f"stays at {still.doses[0].difference:+.2f}".replace("-", "−") in still.sentence
+    assert f"stays at {still.doses[0].value:+.2f}".replace("-", "−") in still.sentence
     there_and_back = replace(
-        still, doses=(*still.doses, replace(still.doses[0], strength=1, difference=9.0), still.doses[0])
+        still, doses=(*still.doses, replace(still.doses[0], strength=1, value=9.0), still.doses[0])
     )
     assert " at both ends" in there_and_back.in_a_sentence()
     costly = model.steer_curve(PROMPT, vector, strengths=(-1, 0), reference=model.reference(), tokens=20)

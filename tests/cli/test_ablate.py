@@ -76,7 +76,7 @@ def test_a_target_is_followed_by_its_text_or_number(tinytf: Tinytf, decoder: Pat
         json.loads(tinytf("ablate", SENTENCE, "-m", decoder, "--at", "L0", "--target", word, "--json").out)
         for word in ("the", f"#{number}")
     ]
-    assert [one["target"]["id"] for one in found] == [number, number]
+    assert [one["metric"]["answer"][0]["id"] for one in found] == [number, number]
     assert found[0]["choices"][0]["id"] == number
 
 
@@ -188,7 +188,10 @@ def test_a_run_has_the_text_that_it_was_trained_on(tinytf: Tinytf, recipe: Path,
         ((SENTENCE, "--at", "L0", "--how", "mean"), "has no texts of its own"),
         ((SENTENCE, "--at", "L0", "--reference", "x.txt"), "zeros need no texts"),
         ((SENTENCE, "--at", "L0", "--how", "mean", "--reference", "/nowhere/x.txt"), "cannot read"),
-        ((SENTENCE, "--at", "L0", "--target", "catastrophically"), "--target 'catastrophically' is"),
+        (
+            (SENTENCE, "--at", "L0", "--metric", "logit", "--target", "catastrophically"),
+            "--target 'catastrophically' is",
+        ),
         (("", "--at", "L0"), "the text is empty"),
     ],
 )
@@ -231,6 +234,6 @@ def test_a_model_can_be_kept_without_what_it_gives_in_the_mean(decoder: Path, te
     with model.ablated(["L0H1", "L1.ffn"], how="mean", reference=texts):
         logits = model.trace(SENTENCE).recorded_logits[0]
     found = model.ablate(SENTENCE, ["L0H1", "L1.ffn"], how="mean", reference=texts)
-    assert float(logits.double().log_softmax(-1)[found.target]) == pytest.approx(found.effect.log_p_after, abs=1e-6)
+    assert float(logits.double().log_softmax(-1)[found.target]) == pytest.approx(found.effect.after, abs=1e-6)
     with pytest.raises(UsageError, match="no text is given"), model.ablated("L0", how="resample", reference=texts):
         pass

@@ -37,6 +37,7 @@ WITHOUT_REPORT = {
 SEVERAL = {
     "joined": "several reports of any command",
     "over_pairs": "one question of many pairs, of several commands; its methods are named after them",
+    "over_pairs_versus": "one question of two files of pairs, of the same commands",
     "values": "the verb print of a session",
     "changed": "a model of transformers changed, of ablate and patch",
 }

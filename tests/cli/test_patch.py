@@ -20,7 +20,7 @@ def test_the_data_are_those_of_the_library(tinytf: Tinytf, decoder: Path) -> Non
     found = load(str(decoder)).patch_sweep(CLEAN, CORRUPT, "residual", answer="the", versus="cat")
     assert data["kind"] == "patch_sweep"
     assert data["recovered"] == found.recovered.tolist()
-    assert [one["token"] for one in (data["contrast"]["answer"], data["contrast"]["versus"])] == ["·the", "·cat"]
+    assert [data["contrast"]["metric"][name][0]["token"] for name in ("answer", "versus")] == ["·the", "·cat"]
     assert (data["clean"]["text"], data["corrupt"]["text"]) == (CLEAN, CORRUPT)
     assert all(check["holds"] for check in data["checks"])
 

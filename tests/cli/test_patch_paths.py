@@ -161,7 +161,7 @@ def test_a_patch_at_the_tokens_of_its_address_is_not_said_to_be_at_all_positions
         (("--pairs", "PAIRS", "--estimate", "gradient", "--sweep", "residual"), "the whole stream"),
         (
             ("--pairs", "PAIRS", "--estimate", "gradient", "--answer", "a"),
-            "--answer does not go with --estimate and --pairs",
+            "with --pairs, --answer goes with --metric prob",
         ),
     ],
 )

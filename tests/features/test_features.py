@@ -151,7 +151,7 @@ def test_a_change_moves_the_step_along_the_directions_alone(model: Model) -> Non
     moved = -activations[:, ablated, None] * coder.decoder[ablated] + 3.0 * coder.decoder[added]
     logits = hidden_with_hook(model, "blocks.2.out", lambda y: y + moved)[-1]
     log_p = logits.log_softmax(-1)
-    assert change.effect.log_p_after == pytest.approx(float(log_p[change.target]), abs=1e-4)
+    assert change.effect.after == pytest.approx(float(log_p[change.target]), abs=1e-4)
     assert change.effect.best == int(log_p.argmax())
     assert change.check.difference == 0
     assert change.loss_after is not None
@@ -170,7 +170,7 @@ def test_a_normalised_coder_changes_the_step_by_its_own_decoding(model: Model) -
     change = report.change
     assert change is not None
     log_p = hidden_with_hook(model, "blocks.2.out", lambda y: y + moved)[-1].log_softmax(-1)
-    assert change.effect.log_p_after == pytest.approx(float(log_p[change.target]), abs=1e-4)
+    assert change.effect.after == pytest.approx(float(log_p[change.target]), abs=1e-4)
 
 
 def test_a_transcoder_replaces_the_step_that_it_writes(model: Model) -> None:
@@ -240,7 +240,7 @@ def test_the_sentence_says_what_the_numbers_are(model: Model) -> None:
     assert chosen.startswith(f"Feature {strongest.feature} is active at {count} of 9 tokens, most at ")
     changed = model.features(TEXT, coder, ablate=[strongest.feature])
     assert changed.change is not None
-    before, after = changed.change.effect.log_p_before, changed.change.effect.log_p_after
+    before, after = changed.change.effect.before, changed.change.effect.after
     assert changed.sentence.startswith(f"Without feature {strongest.feature}, ")
     assert ("falls" in changed.sentence) == (round(math.exp(after), 2) < round(math.exp(before), 2))
 

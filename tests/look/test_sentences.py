@@ -179,7 +179,7 @@ def test_one_head_is_said_to_have_a_habit_where_half_of_its_weight_is_at_one_pla
 
 def test_ablation_says_what_becomes_of_the_target(model: Model) -> None:
     found = model.ablate(TEXT, "L1")
-    before, after = math.exp(found.effect.log_p_before), math.exp(found.effect.log_p_after)
+    before, after = math.exp(found.effect.before), math.exp(found.effect.after)
     assert before == pytest.approx(float(shares_by_layer(model, TEXT)[-1].max()), rel=1e-4)
     assert f"{model.shown(found.target)} {changed(before, after)}" in found.sentence
     other = next(choice.id for choice in found.choices if choice.id != found.target)
@@ -203,7 +203,7 @@ def test_a_sweep_names_the_ablation_that_moves_the_target_most(model: Model) -> 
     }
     most = max(changes, key=lambda name: abs(changes[name].change))
     assert f"Of {len(changes)} heads, {most} matters most" in found.sentence
-    shares = (math.exp(value) for value in (changes[most].log_p_before, changes[most].log_p_after))
+    shares = (math.exp(value) for value in (changes[most].before, changes[most].after))
     assert changed(*shares) in found.sentence
 
 

@@ -55,6 +55,7 @@ class Method:
 
 
 _OVER, _TEXTS = "cause/test_over_pairs.py", "test_every_number_is_that_of_transformers_text_by_text"
+_METRIC, _SIX = "cause/test_metrics.py", "six kinds of models"
 _GRADIENT, _STEERING, _TUNED = (
     "cause/test_attribution_patching.py", "cause/test_steering.py", "look/test_tuned_lens.py",
 )  # fmt: skip
@@ -77,6 +78,19 @@ METHODS = (
            ("test_the_estimate_of_a_head_is_the_slope_of_patching_it_a_little",)),
     Method("attribution patching, integrated", "transformers", "autograd at points between the embeddings, float64",
            _GRADIENT, ("test_integrated_estimates_are_mean_gradients_between_the_embeddings",)),
+    *(
+        Method(what, "torch", f"plain hooks on {how}, float64", _METRIC, (test,))
+        for what, how, test in (
+            ("metrics of a patch", _SIX, "test_a_patch_moves_each_metric_as_plain_hooks_do"),
+            ("metrics of an ablation", _SIX, "test_an_ablation_moves_each_metric_as_plain_hooks_do"),
+            ("metrics, answers of several tokens", "five kinds of decoders",
+             "test_an_answer_of_several_tokens_is_read_where_each_is_predicted"),
+            ("metrics, estimated patches", f"{_SIX}, central differences",
+             "test_an_estimate_is_the_slope_of_the_metric"),
+            ("metrics, parts", "a llama, autograd", "test_parts_sum_to_the_gradient_of_the_metric_times_the_logits"),
+            ("metrics, steering", "a llama", "test_a_curve_of_steering_follows_each_metric"),
+        )
+    ),
     Method("path patching", "transformers", "the formula along the stream by hand, float64",
            "cause/test_path_patching.py",
            ("test_a_path_is_the_formula_along_the_stream", "test_feed_forwards_recompute_on_the_way_if_asked"),

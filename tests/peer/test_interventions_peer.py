@@ -55,7 +55,7 @@ def test_every_ablated_head_and_feed_forward_changes_the_prediction_alike(family
     expected += [hooked(both.theirs, IDS, f"blocks.{layer}.hook_mlp_out", zero) for layer in range(config.n_layers)]
     for effect, logits in zip((*heads.effects, *parts.effects), expected, strict=True):
         after = logits.log_softmax(-1)
-        assert effect.log_p_after == pytest.approx(float(after[TARGET]), abs=WITHIN)
+        assert effect.after == pytest.approx(float(after[TARGET]), abs=WITHIN)
         assert effect.kl == pytest.approx(float((plain.exp() * (plain - after)).sum()), abs=WITHIN)
         assert effect.best == int(after.argmax())
 

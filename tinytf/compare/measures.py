@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tinytf.compare.alignment import Alignment, AnySide
+from tinytf.metric import divergence
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.report import Data
@@ -397,11 +398,6 @@ class Ends:
             yield BothPredict(
                 *positions, kl, tuple(ids), tuple(float(p[i]) for i in ids), tuple(float(q[i]) for i in ids)
             )
-
-
-def divergence(p: Tensor, log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p ‖ q) in nats, (…, V) -> (…); rounding can make the sum a little less than 0."""
-    return (p * log_p.sub(log_q)).sum(dim=-1).clamp(min=0)
 
 
 @torch.no_grad()

@@ -32,6 +32,7 @@ from tinytf.features.place import Place, places_of
 from tinytf.look.examples import places_in
 from tinytf.look.neurons import TopExamples, predicted_tokens
 from tinytf.look.readout import Ends, Readout, ends_data, in_stream
+from tinytf.metric import Asked
 from tinytf.report import About, Data, Progress, Report, Verified, ignore_progress, plain
 from tinytf.sentences import changed, listed, percent
 from tinytf.steps.table import table_of
@@ -175,7 +176,7 @@ class Features(Report):
         effect, was = change.effect, max(change.choices, key=lambda choice: choice.before).id == change.target
         now = ("is still first" if was else "is first now") if effect.best == change.target else ""
         now = now or f"{self.shown(effect.best)} comes first"
-        shares = (math.exp(share) for share in (effect.log_p_before, effect.log_p_after))
+        shares = (math.exp(share) for share in (effect.before, effect.after))
         return f"{words[0].upper()}{words[1:]}, {self.shown(change.target)} {changed(*shares)}, and {now}."
 
     def fields(self) -> dict[str, Any]:
@@ -210,7 +211,10 @@ class Features(Report):
             "added": [{"feature": number, "activation": value} for number, value in change.added.items()],
             "position": change.position,
             "target": self.named(change.target),
-            **change.effect.to_dict(),
+            "kl": change.effect.kl,
+            "log_probability_before": change.effect.before,
+            "log_probability_after": change.effect.after,
+            "change": change.effect.change,
             "best": self.named(change.effect.best),
             "choices": [{**vars(choice), self.outcome: self.shown(choice.id)} for choice in change.choices],
             "loss_before": change.loss_before,
@@ -363,6 +367,7 @@ def _change(
     require_finite(trace, before)
     log_p = log_probabilities(before)
     followed = int(log_p.argmax()) if target is None else target
+    metric = Asked("log_prob", (followed,)).bind(trace, position, shown=model.shown, run="plain")
     numbers = list(dict.fromkeys((*ablated, *added)))
     now = step.activations[step.own][:, numbers]  # (n, U)
     then = torch.where(torch.tensor([number in ablated for number in numbers], device=now.device), 0.0, now)
@@ -371,15 +376,15 @@ def _change(
     changed_step = step.output.clone()
     changed_step[step.own] += (((then - now) @ coder.decoder[numbers]) * scale).to(changed_step)
     hidden = hidden_edited(model, trace, written, changed_step)
-    log_p_after = log_probabilities(unembedded(trace, hidden, position))
-    unchanged = unembedded(trace, hidden_edited(model, trace, written, step.output), position)
+    logits = unembedded(trace, hidden, [position])
+    (unchanged,) = unembedded(trace, hidden_edited(model, trace, written, step.output), [position])
     return FeatureChange(
         ablated,
         added,
         position,
         followed,
-        effects(log_p, log_p_after[None], followed)[0],
-        choices(log_p, log_p_after, 5, [followed]),
+        effects(before[None], logits[None], metric, position)[0],
+        choices(log_p, log_probabilities(logits[0]), 5, [followed]),
         step.losses and step.losses[0],
         loss(trace.model, trace.encoding, hidden),
         same(f"{written}'s own value put in gives the plain logits", unchanged, before),

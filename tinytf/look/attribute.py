@@ -1,8 +1,9 @@
-"""Direct logit attribution: what each part of a model adds to one logit.
+"""Direct logit attribution: what each part of a model adds to one logit, or to another metric of one prediction.
 
 The residual stream is a sum of the embeddings, every head, every feed-forward and their biases. A norm whose scale is
 frozen is linear, so each part goes through it by itself, and the parts sum to the logit (Elhage et al.
-2021, "A Mathematical Framework for Transformer Circuits").
+2021, "A Mathematical Framework for Transformer Circuits"). Of any other metric, they sum to its first order: its
+gradient with respect to the logits, times the logits.
 """
 
 import math
@@ -23,6 +24,7 @@ from tinytf.look.stream_parts import (
     positions_read,
     send_through_block,
 )
+from tinytf.metric import Answer, Asked, Metric, MetricFunction
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
 from tinytf.report import About, Data, Report
@@ -34,6 +36,7 @@ from tinytf.tolerance import PARTS, allowed
 from tinytf.trace.faults import require_finite
 from tinytf.trace.trace import Text, Trace
 
+_ROWS = 4096  # of the unembedding, in float64 at a time
 _ROUNDINGS = 4
 """Roundings of the sum of all parts' magnitudes that are allowed: large parts that cancel leave such an error."""
 
@@ -74,7 +77,11 @@ class Part(Data):
 
 @dataclass(frozen=True)
 class Attribution(Report):
-    """The parts of the logit of ``token`` at ``position``, minus the logit of ``versus`` (None: nothing).
+    """The parts of the ``metric`` at ``position``: by default the logit of ``token``, minus that of ``versus`` if
+    named.
+
+    ``value`` is the metric; where it is no logit or difference of two, ``logit`` is what the parts sum to, its gradient
+    times the logits.
 
     ``logit`` is the model's own, and ``allowed`` how far the sum may be from it: PARTS or four roundings of the sum of
     the parts' magnitudes, whichever is more. ``of`` names what the parts sum to: if logits are capped or scaled, it is
@@ -88,6 +95,8 @@ class Attribution(Report):
     position: int
     token: int
     versus: int | None
+    metric: Metric
+    value: float
     parts: tuple[Part, ...]
     logit: float
     allowed: float
@@ -107,15 +116,24 @@ class Attribution(Report):
     def holds(self) -> bool:
         return self.difference <= self.allowed
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether the metric is a logit or a difference of two, of which the parts are no estimate."""
+        return self.metric.name in ("logit", "logit_diff")
+
+    @property
+    def subject(self) -> str:
+        """What is split, in words."""
+        is_logit = self.metric.name == "logit"
+        return f"{self.of} of {self.shown(self.token)}" if is_logit else self.metric.words.removeprefix("the ")
+
     def in_a_sentence(self) -> str:
         """The parts that add and take away most."""
-        what = f"{self.of} of {self.shown(self.token)}"
-        if self.versus is not None:
-            what = f"lead of {self.shown(self.token)} over {self.shown(self.versus)}"
+        what = self.subject
         most, least = (choose(self.parts, key=lambda part: part.value) for choose in (max, min))
         told = [f"{most.name} adds most to it ({most.value:+.3g})"] * (most.value > 0)
         told += [f"{least.name} takes most away ({least.value:+.3g})"] * (least.value < 0)
-        return f"The {what} is {self.logit:.4g}{': ' * bool(told)}{', '.join(told)}."
+        return f"The {what} is {self.value:.4g}{': ' * bool(told)}{', '.join(told)}."
 
     def fields(self) -> dict[str, Any]:
         """The JSON data; parts are in the order in which the model adds them."""
@@ -123,7 +141,8 @@ class Attribution(Report):
             **self.members("position"),
             "target": self.named(self.token),
             "versus": None if self.versus is None else self.named(self.versus),
-            **self.members("logit", "frozen"),
+            "metric": self.metric.to_dict(),
+            **self.members("value", "logit", "frozen"),
             "parts": [{"part": part.name, **part.to_dict()} for part in self.parts],
             "by_kind": self.by_kind(),
             "heads": self.heads().tolist(),
@@ -174,13 +193,17 @@ def attribute(
     model: TextModel,
     text: Text,
     *,
-    token: str | int | None = None,
-    versus: str | int | None = None,
+    token: Answer = None,
+    versus: Answer = None,
+    metric: str | MetricFunction | None = None,
     position: str | None = None,
     truncate: bool = False,
     force: bool = False,
 ) -> Attribution:
     """Split the logit of ``token`` (default: the predicted one), or its lead over ``versus``, into the model's parts.
+
+    Another ``metric`` of one prediction, as in ``patch``, is split by its gradient: what each part adds to it to first
+    order. A function gets the logits (1, V) of the prediction.
 
     ``text`` may be a trace. ``position`` is an index such as ``-1`` or a token of the text; by default the last token
     of a decoder, the only [MASK] of an encoder. The scale of every norm on the way to the logit is frozen: the final
@@ -191,27 +214,66 @@ def attribute(
     is the token itself; TinytfError for logits that are not finite.
     """
     require_logits(model.transformer)
-    requested, versus_id = model.optional_outcome(token, "--token"), model.optional_outcome(versus, "--versus")
+    default = "logit" if versus is None else "logit_diff"
+    asked = Asked.of(model, metric, token, versus, default=default, names=("--token", "--versus"))
+    asked.require_gradient()
+    if asked.continues or asked.metric == "loss":
+        raise UsageError("parts are of the logits of one position, and this metric reads several", "name one token")
     trace = model.trace(text, truncate=truncate, force=force)
     at, unembedded = _position(trace, position), trace.steps.unembedded
     logits = trace.vocabulary(unembedded.name, [at])[0].double()
     require_finite(trace, logits)
-    chosen = int(logits.argmax()) if requested is None else requested
-    if chosen == versus_id:
+    best = logits.topk(2).indices.tolist()
+    followed = asked.bind(trace, at, best[1], shown=model.shown, run="plain")
+    if followed.is_lead and followed.answer == followed.versus:
         raise UsageError("a token compared with itself has no lead", "name another token with --versus")
-    terms = logit_parts(trace, at, chosen, versus_id)
-    logit = float(logits[chosen]) - (0.0 if versus_id is None else float(logits[versus_id]))
+    chosen, versus_id = (followed.answer or (best[0],))[0], next(iter(followed.versus), None)
+    gradient, value = _gradient(trace, followed, logits)
+    terms = metric_parts(trace, at, gradient)
+    logit = float(gradient @ logits)
     subject = "logit" if unembedded is trace.steps.over_vocabulary[-1] else unembedded.name
     about, limit = About(model, trace.encoding), _allowed(trace, terms)
     read = trace.tokens_on("source") if any(part.source for part in terms) else ()
-    return Attribution(at, chosen, versus_id, tuple(terms), logit, limit, _frozen(trace), subject, read, about=about)
+    return Attribution(
+        at, chosen, versus_id, followed, value, tuple(terms), logit, limit, _frozen(trace), subject, read, about=about
+    )
 
 
-@torch.no_grad()
 def logit_parts(
     trace: Trace, position: int, token: int, versus: int | None = None, frozen: Trace | None = None
 ) -> list[Part]:
-    """The parts of the logit of ``token`` at ``position``, minus that of ``versus``, in the order they are added.
+    """``metric_parts`` of the logit of ``token``, minus that of ``versus``."""
+    return metric_parts(trace, position, _logit(len(trace.model.unembedding), token, versus), frozen)
+
+
+def _logit(size: int, token: int, versus: int | None) -> Tensor:
+    """The gradient of a logit, or of its lead over another: 1, and −1, among ``size`` logits."""
+    gradient = torch.zeros(size, dtype=torch.float64)
+    gradient[token] = 1.0
+    if versus is not None:
+        gradient[versus] -= 1.0
+    return gradient
+
+
+def _gradient(trace: Trace, metric: Metric, logits: Tensor) -> tuple[Tensor, float]:
+    """The gradient of a metric with respect to the logits (V,) at its position, and its value; both in float64.
+
+    Raises UsageError for a model that scales or caps its logits, of which the parts sum to no other metric.
+    """
+    if metric.name not in ("logit", "logit_diff") and len(trace.steps.over_vocabulary) > 1:
+        raise UsageError(
+            f"this model scales or caps its logits, so {metric.name} has no parts", "take logit, or logit_diff"
+        )
+    with torch.inference_mode(False), torch.enable_grad():
+        at = logits.detach().clone().requires_grad_()
+        value = metric.of(at[None, None])[0]
+        (gradient,) = torch.autograd.grad(value, at)
+    return gradient.cpu(), float(value.detach())
+
+
+@torch.no_grad()
+def metric_parts(trace: Trace, position: int, gradient: Tensor, frozen: Trace | None = None) -> list[Part]:
+    """The parts of ``gradient`` (V,) times the logits at ``position``, in the order they are added.
 
     Scales of norms and gates are those of ``frozen``, another trace of as many tokens; by default the trace's own.
     """
@@ -222,7 +284,7 @@ def logit_parts(
             send_through_block(parts, layer, attention_or_feed_forward)
 
     parts = parts_read(trace, position, build, frozen)
-    values = torch.cat(parts.rows) @ _direction(trace.model.unembedding, token, versus)  # (N, C) · (C,) -> (N,)
+    values = torch.cat(parts.rows) @ _direction(trace.model.unembedding, gradient)  # (N, C) · (C,) -> (N,)
     sources: dict[str, list[float]] = {}
     terms = []
     for (name, kind, layer, number), value in zip(parts.names, values.tolist(), strict=True):
@@ -240,7 +302,7 @@ def logit_parts(
     ]
     bias = getattr(getattr(trace.model.head, "decoder", None), "bias", None)
     if bias is not None:
-        terms.append(Part("logits bias", "unembedding bias", None, None, float(_direction(bias, token, versus))))
+        terms.append(Part("logits bias", "unembedding bias", None, None, float(_direction(bias, gradient))))
     return terms
 
 
@@ -264,7 +326,7 @@ def head_contributions(trace: Trace, position: int, token: int, heads: Sequence[
 
     parts = parts_read(trace, position, build)
     rows = [row for row, (_, kind, _, _) in zip(torch.cat(parts.rows), parts.names, strict=True) if kind == "head"]
-    values = torch.stack(rows) @ _direction(trace.model.unembedding, token, None)  # (L·H, C) · (C,) -> (L·H,)
+    values = torch.stack(rows) @ float64(trace.model.unembedding[token])  # (L·H, C) · (C,) -> (L·H,)
     return [parts.tolist() for parts in values.split([len(vectors) for vectors in heads])]
 
 
@@ -291,8 +353,11 @@ def _position(trace: Trace, position: str | None) -> int:
     raise UsageError(f"the text has {len(rows)} [MASK], at {masks}", "choose one with --position")
 
 
-def _direction(table: Tensor, token: int, versus: int | None) -> Tensor:
-    return float64(table[token]) if versus is None else float64(table[token]) - float64(table[versus])
+def _direction(table: Tensor, gradient: Tensor) -> Tensor:
+    """``gradient`` (V,) times a table (V, C) or a bias (V,): its rows in float64, as many at a time as fit."""
+    ids = gradient.nonzero()[:, 0]
+    pieces = (gradient[some].to(table.device) @ float64(table[some.to(table.device)]) for some in ids.split(_ROWS))
+    return torch.stack([*pieces]).sum(0) if len(ids) else 0.0 * float64(table[0])
 
 
 def _allowed(trace: Trace, parts: list[Part]) -> float:

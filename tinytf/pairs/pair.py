@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 from tinytf.errors import UsageError, at_line
 from tinytf.estimate import Estimate, mean_of
+from tinytf.metric import Answer, Asked, MetricFunction, answer_ids, continued
 from tinytf.report import Data, Report
 from tinytf.sentences import first_of, percent
 from tinytf.short_repr import brief
@@ -46,13 +47,23 @@ class Pair(Data):
 
 @dataclass(frozen=True)
 class EncodedPair:
-    """A pair as the tokens of a model; ``answer`` and ``versus`` are ids."""
+    """A pair as the tokens of a model, and what is ``asked`` of its runs.
+
+    Both texts are continued with the tokens of a longer answer, but for its last. ``answer`` and ``versus`` are ids.
+    """
 
     pair: Pair
     clean: Encoding
     corrupt: Encoding
-    answer: int
-    versus: int
+    asked: Asked
+
+    @property
+    def answer(self) -> int:
+        return (self.asked.answer or (0,))[0]
+
+    @property
+    def versus(self) -> int:
+        return (self.asked.versus or (0,))[0]
 
 
 @dataclass(frozen=True)
@@ -164,24 +175,35 @@ class PairSet(Report):
         )
         return replace(self, pairs=tuple(self.pairs[index] for index in indices), scores=scores, asked=0)
 
-    def encoded(self, model: TextModel, *, even: bool = True) -> tuple[EncodedPair, ...]:
+    def encoded(
+        self,
+        model: TextModel,
+        *,
+        even: bool = True,
+        metric: str | MetricFunction | None = None,
+        answer: Answer = None,
+    ) -> tuple[EncodedPair, ...]:
         """The pairs as tokens of the model; with ``even``, both texts of each have as many tokens.
+
+        ``metric`` is what is asked of them, by default ``logit_diff``, and ``answer`` stands for the answers of all
+        pairs, such as a set of words.
 
         An answer is a word as it would continue its text: with a space before it where the vocabulary has such a
         token, and without one where a digit follows a digit. ``#ID`` names any other token.
 
         Raises UsageError, with the line, for an answer that is not one token, and for uneven or equal texts.
         """
-        return tuple(self._encoded(model, pair, even) for pair in self.pairs)
+        wanted = Asked.of(model, metric, answer)
+        return tuple(self._encoded(model, pair, even, wanted) for pair in self.pairs)
 
-    def _encoded(self, model: TextModel, pair: Pair, even: bool) -> EncodedPair:
+    def _encoded(self, model: TextModel, pair: Pair, even: bool, wanted: Asked) -> EncodedPair:
         with at_line(pair.number, self.name):
             try:
                 clean, corrupt = model.encode(pair.clean), model.encode(pair.corrupt)
             except UsageError as error:  # a text cut short may lose what decides the answer, so none is
                 raise UsageError(error.message, error.hint.removesuffix(", or add --truncate")) from None
-            answer, versus = (find_answer(model, pair.clean, getattr(pair, name), name) for name in REQUIRED[2:])
-            if answer == versus:
+            asked = _asked_of(model, pair, wanted)
+            if asked.answer is not None and asked.answer == asked.versus:
                 raise UsageError("answer and versus are one token")
             if even and len(clean.tokens) != len(corrupt.tokens):
                 raise UsageError(
@@ -190,7 +212,9 @@ class PairSet(Report):
                 )
             if even and clean.ids == corrupt.ids:
                 raise UsageError("both texts have the same tokens")
-        return EncodedPair(pair, clean, corrupt, answer, versus)
+            if asked.continues:
+                clean, corrupt = (continued(model, text, asked.continues) for text in (clean, corrupt))
+        return EncodedPair(pair, clean, corrupt, asked)
 
     def in_a_sentence(self) -> str:
         """How often the model is right; of a set that was not scored, how many pairs fit its tokenizer."""
@@ -268,6 +292,21 @@ def one_pair(model: TextModel, clean: str, corrupt: str, *, answer: str | None =
             "take texts with other answers, or name the one after CLEAN: --answer A",
         )
     return PairSet.of([dict(zip(REQUIRED, (*texts, *answers), strict=True))], "the two texts")
+
+
+def _asked_of(model: TextModel, pair: Pair, wanted: Asked) -> Asked:
+    """What is asked of one pair: with its own answer, and its own versus, where the metric takes them."""
+    takes = wanted.takes
+    if not takes or wanted.answer is not None:
+        return wanted
+    if takes == "one":
+        answer = (find_answer(model, pair.clean, pair.answer),)
+        versus = (find_answer(model, pair.clean, pair.versus, "versus"),) if wanted.metric == "logit_diff" else None
+        return Asked(wanted.metric, answer, versus)
+    try:
+        return Asked(wanted.metric, (find_answer(model, pair.clean, pair.answer),))
+    except UsageError:
+        return Asked(wanted.metric, answer_ids(model, takes, pair.answer, "answer"))
 
 
 def find_answer(model: TextModel, text: str, answer: str, option: str = "answer") -> int:

@@ -13,7 +13,7 @@ from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
 from tinytf_cli.options import FoldOptions, ResumeOptions, require_only
 from tinytf_cli.ranges import Whole
-from tinytf_cli.text_options import TextOptions, TraceOrPairsOptions
+from tinytf_cli.text_options import VERSUS_PAIRS, TextOptions, TraceOrPairsOptions, metric_option
 
 if TYPE_CHECKING:
     from tinytf.cause.interventions import Ablation, AblationSweep
@@ -51,23 +51,30 @@ class Options:
         type=click.Path(path_type=Path), metavar="FILE",
         help="Texts for mean and resample, separated by blank lines.  [default: the model's own]",
     )  # fmt: skip
+    metric: str | None = metric_option("log_prob")
     target: str | None = option(
-        metavar="TOKEN", help="Follow the probability of this token: a word or #ID.  [default: the predicted token]"
+        metavar="TOKEN",
+        help="The token to follow: a word or #ID; with log_prob a text, with prob a list such as cat,dog or @FILE.  "
+        "[default: the predicted token]",
     )
     repair: bool = option(
         is_flag=True,
         help="With --at: split the change of the logit: the direct effect, and what later parts put back.",
     )
-    versus: str | None = option(metavar="TOKEN", help="With --repair: follow the target's lead over this token.")
+    versus: str | None = option(
+        metavar="TOKEN", help=f"Follow the target's lead over this token, in logits. With --pairs: {VERSUS_PAIRS}."
+    )
     top: int | None = option(type=Whole(1), help="Tokens shown, or rows of a sweep or of --repair.  [default: 5, or 8]")
 
 
 @command("ablate")
 def ablate(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) -> int:
     """Choose what to ablate with --at, --sweep or --without. The prediction is for the token after TEXT; in an encoder,
-    for the first [MASK]. Ctrl-C ends a sweep early and shows what it has measured. With --pairs, the
-    lead of each answer over versus is followed, and --how resample takes the values of the corrupt text.
+    for the first [MASK]; --metric says by what it is measured. Ctrl-C ends a sweep early and shows what it has
+    measured. With --pairs, the lead of each answer over versus is followed, and --how resample takes the values of the
+    corrupt text.
     """
+    from tinytf.metric import Asked
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.ablate import SweepDisplay
     from tinytf_cli.views.repair import RepairDisplay
@@ -79,8 +86,8 @@ def ablate(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) ->
         raise UsageError(message, "name a head, such as --at L0H1, or map all of them with --sweep heads")
     if options.repair and not options.addresses:
         raise UsageError("--repair goes with --at", "name what to ablate, such as --at L0H1")
-    if options.versus is not None and not options.repair:
-        raise UsageError("--versus goes with --repair", "leave it out, or add --repair")
+    if options.repair and options.metric is not None:
+        raise UsageError("--repair splits a logit, and takes no --metric", "leave it out")
     if options.head is not None and not options.without:
         raise UsageError("--head goes with --without", "to ablate a head, use --at L0H1")
     if options.reference is not None and options.how == "zero":
@@ -88,12 +95,14 @@ def ablate(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) ->
     if (over := tracing.texts.over).pairs is not None:
         from tinytf.cause.over_pairs import ablate_over
 
-        beside = ("addresses", "sweep", "how", "reference", "top", "resume")
+        beside = ("addresses", "sweep", "how", "reference", "top", "resume", "metric", "target", "versus")
         require_only(beside, (Options, TextOptions), "--pairs")
         resume = ResumeOptions(tracing.texts.resume).checked_file("")
         return over.draw(
             ablate_over, tracing.model_options, tracing.output, fold, options.top,
             at=options.addresses, sweep=options.sweep, how=options.how, reference=options.reference, resume=resume,
+            versus=None if options.versus is None else Path(options.versus),
+            **over.followed(options.metric, options.target, "--target"),
         )  # fmt: skip
     through = tracing.model_options.through_model(tracing.output)
     if through is not None:
@@ -110,16 +119,23 @@ def ablate(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) ->
     resume = tracing.texts.measurements("--sweep" if options.sweep is None else "")
     model = tracing.model
     if options.without:
-        if is_typed("how", "target"):
-            raise UsageError("--without compares two whole predictions", "leave out --how and --target")
+        if is_typed("how", "target", "metric", "versus"):
+            raise UsageError(
+                "--without compares two whole predictions", "leave out --how, --target, --versus and --metric"
+            )
 
         def compared(trace: "Trace") -> "LeftOut":
             return model.compare_without(trace, options.without, head=options.head, top=options.top or 4)
 
         return tracing.show(compared, "ablations")
-    target = model.optional_outcome(options.target, "--target")
-    versus = model.optional_outcome(options.versus, "--versus")
-    settings: dict[str, Any] = {"target": target, "how": options.how, "seed": tracing.model_options.seed}
+    settings: dict[str, Any] = {"how": options.how, "seed": tracing.model_options.seed}
+    if options.repair:
+        settings["target"] = model.optional_outcome(options.target, "--target")
+        settings["versus"] = model.optional_outcome(options.versus, "--versus")
+    else:
+        default = "log_prob" if options.versus is None else "logit_diff"
+        Asked.of(model, options.metric, options.target, options.versus, default=default, names=("--target", "--versus"))
+        settings |= {"target": options.target, "versus": options.versus, "metric": options.metric}
     if options.how != "zero":
         settings["reference"] = model.reference(options.reference)
 
@@ -129,7 +145,7 @@ def ablate(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) ->
             if options.sweep is not None:
                 return model.ablate_sweep(trace, options.sweep, resume=resume, on_progress=on_progress, **settings)
             if options.repair:
-                return model.repair(trace, options.addresses, versus=versus, on_progress=on_progress, **settings)
+                return model.repair(trace, options.addresses, on_progress=on_progress, **settings)
             return model.ablate(trace, options.addresses, top=options.top or 5, on_progress=on_progress, **settings)
 
     sweep_display = SweepDisplay(options.top or 8, fold.all) if options.sweep else None

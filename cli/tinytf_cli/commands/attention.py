@@ -1,6 +1,7 @@
 """``tinytf attention``: every head at a glance, or one in full."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,7 +10,7 @@ from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.options import FoldOptions, require_only
 from tinytf_cli.ranges import Whole
-from tinytf_cli.text_options import TextOptions, TraceOrPairsOptions
+from tinytf_cli.text_options import TextOptions, TraceOrPairsOptions, versus_pairs_option
 
 if TYPE_CHECKING:
     from tinytf.look.attention import Attended
@@ -38,6 +39,7 @@ class Options:
     top: int | None = option(type=Whole(1), metavar="K", help="List the K strongest pairs.")
     window: str | None = option(metavar="Q0:Q1,K0:K1", help="Show only these queries and keys, such as 0:20,0:20.")
     rows: int | None = option(type=Whole(0), help="Queries shown as bars; 0 for all.  [default: 24 on a screen]")
+    versus: Path | None = versus_pairs_option()
 
 
 @command("attention")
@@ -50,11 +52,12 @@ def attention(options: Options, folding: FoldOptions, tracing: TraceOrPairsOptio
     from tinytf.trace.address import parse_single_number
     from tinytf_cli.views.attention import AttentionDisplay
 
+    tracing.texts.over.require_beside(options.versus)
     if (over := tracing.texts.over).pairs is not None:
         from tinytf.cause.over_pairs import attention_over
 
-        require_only((), (Options, TextOptions), "--pairs")
-        return over.draw(attention_over, tracing.model_options, tracing.output, folding)
+        require_only(("versus",), (Options, TextOptions), "--pairs")
+        return over.draw(attention_over, tracing.model_options, tracing.output, folding, versus=options.versus)
     if options.layer is not None:
         others = {
             "--head": options.heads or None,

@@ -12,7 +12,7 @@ from tinytf_cli.inputs import with_session_text
 from tinytf_cli.options import FoldOptions, ModelOptions
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Real, Whole
-from tinytf_cli.text_options import PairsOptions
+from tinytf_cli.text_options import PairsOptions, metric_option
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Options:
     answer: str | None = option(
         metavar="A", help="With CLEAN and CORRUPT: the token that continues CLEAN.  [default: the predicted one]"
     )
+    metric: str | None = metric_option()
     keep: float = option(
         type=Real(0, 1, above=True), shown=0.9, help="The share of the effect that the circuit has to keep."
     )
@@ -74,8 +75,9 @@ def circuit(
     if over.pairs is None and len(texts) != 2:
         missing = "CORRUPT, the second text, is missing" if texts else "there are no pairs to find a circuit for"
         raise UsageError(missing, "give two texts, CLEAN CORRUPT, or a file of pairs: --pairs FILE.jsonl")
-    if over.pairs is not None and (texts or options.answer):
-        raise UsageError("--pairs takes the texts and answers of a file", "leave out CLEAN, CORRUPT and --answer")
+    if over.pairs is not None and texts:
+        raise UsageError("--pairs takes the texts and answers of a file", "leave out CLEAN and CORRUPT")
+    answers = over.followed(options.metric, options.answer)["answer"] if over.pairs is not None else None
     if options.stored is not None and is_typed("keep", "method", "steps", "level"):
         raise UsageError(
             "--from measures a circuit that is found already", "leave out --keep, --method, --steps, --level"
@@ -86,8 +88,8 @@ def circuit(
     pairs = over.items if over.pairs is not None else one_pair(model, *map(str, texts), answer=options.answer)
     with progress_line(output.stderr, "runs:") as on_progress:
         report = model.circuit(
-            pairs, keep=options.keep, method=options.method, level=options.level, steps=options.steps,
-            stored=options.stored, versus=options.versus, left_out=options.left_out, seed=model_options.seed,
-            on_progress=on_progress,
+            pairs, metric=options.metric, answer=answers, keep=options.keep, method=options.method,
+            level=options.level, steps=options.steps, stored=options.stored,
+            versus=options.versus, left_out=options.left_out, seed=model_options.seed, on_progress=on_progress,
         )  # fmt: skip
     return output.draw_checked(report, CircuitDisplay(options.top, fold.all))

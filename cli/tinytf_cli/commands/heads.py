@@ -12,7 +12,7 @@ from tinytf_cli.inputs import read_texts
 from tinytf_cli.options import FoldOptions, ModelOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Whole
-from tinytf_cli.text_options import PairsOptions
+from tinytf_cli.text_options import PairsOptions, versus_pairs_option
 
 _BY = ("induction", "duplicate", "previous", "first", "self", "offset", "entropy", "entropy-share", "distance",
        "agreement")  # fmt: skip
@@ -35,6 +35,7 @@ class Options:
     grammar: bool = option(
         is_flag=True, help="Find heads that lead from a noun to its article and from a verb to its subject instead."
     )
+    versus: Path | None = versus_pairs_option()
     random: bool = option(is_flag=True, help="Score on random tokens only, without the model's own text.")
 
 
@@ -53,11 +54,13 @@ def heads(options: Options, fold: FoldOptions, over: PairsOptions, model_options
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.heads import CensusDisplay
 
+    over.require_beside(options.versus)
     if over.pairs is not None:
         from tinytf.cause.over_pairs import heads_over
 
-        require_only(("by", "top"), (Options,), "--pairs")
-        return over.draw(heads_over, model_options, output, fold, options.top, by=options.by or "previous")
+        require_only(("by", "top", "versus"), (Options,), "--pairs")
+        by = options.by or "previous"
+        return over.draw(heads_over, model_options, output, fold, options.top, versus=options.versus, by=by)
     if options.random and options.corpus is not None:
         raise UsageError("--random uses no text, and CORPUS is one", "leave one of them out")
     if options.grammar:

@@ -13,7 +13,7 @@ from tinytf_cli.host import is_typed
 from tinytf_cli.inputs import read_texts
 from tinytf_cli.options import FoldOptions, require_only
 from tinytf_cli.ranges import Whole
-from tinytf_cli.text_options import AddressOptions, PairsOptions, TextOptions
+from tinytf_cli.text_options import AddressOptions, PairsOptions, TextOptions, versus_pairs_option
 
 if TYPE_CHECKING:
     from tinytf.look.lens import Lens
@@ -44,6 +44,7 @@ class Options:
         "instead of reading TEXT; -o lens.safetensors keeps it.",
     )  # fmt: skip
     steps: int = option(type=Whole(0, 1_000_000), shown=100, help="With --train: steps of training.")
+    versus: Path | None = versus_pairs_option()
 
 
 @command("lens")
@@ -58,11 +59,12 @@ def lens(options: Options, over: PairsOptions, fold: FoldOptions, tracing: Addre
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.lens import LensDisplay
 
+    over.require_beside(options.versus)
     if over.pairs is not None:
         from tinytf.cause.over_pairs import lens_over
 
-        require_only((), (Options, TextOptions), "--pairs")
-        return over.draw(lens_over, tracing.model_options, tracing.output, fold)
+        require_only(("versus",), (Options, TextOptions), "--pairs")
+        return over.draw(lens_over, tracing.model_options, tracing.output, fold, versus=options.versus)
     if options.train is not None:
         return _train(options.train, options.steps, tracing)
     if is_typed("steps"):

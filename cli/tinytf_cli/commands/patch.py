@@ -12,7 +12,7 @@ from tinytf_cli.inputs import with_session_text
 from tinytf_cli.options import FoldOptions, ModelOptions, ResumeOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Whole
-from tinytf_cli.text_options import ChatOptions, PairsOptions, both_facing, target_option
+from tinytf_cli.text_options import VERSUS_PAIRS, ChatOptions, PairsOptions, both_facing, metric_option, target_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,11 +29,16 @@ class Options:
     corrupt: str | None = argument(required=False)
     truncate: bool = option(is_flag=True, help="Cut texts that are longer than the model's context.")
     target_text: str | None = target_option()
+    metric: str | None = metric_option()
     answer: str | None = option(
-        metavar="A", help="The clean text's token: a word or #ID.  [default: the token predicted for it]"
+        metavar="A",
+        help="The clean text's token: a word or #ID; with log_prob a text, with prob a list such as cat,dog or @FILE.  "
+        "[default: the token predicted for it]",
     )
     versus: str | None = option(
-        metavar="B", help="The corrupt text's token: a word or #ID.  [default: the token predicted for it]"
+        metavar="B",
+        help=f"The corrupt text's token: a word or #ID. With --pairs: {VERSUS_PAIRS}.  [default: the token predicted "
+        "for it]",
     )
     sweep: str | None = option(
         type=click.Choice(["residual", "heads", "attn", "ffn", "neurons", "from", "to"]),
@@ -115,11 +120,13 @@ def patch(
     output: Output,
 ) -> int:
     """Runs CORRUPT with activations from CLEAN patched in. The effect is measured by the difference of two logits, A −
-    B, at the last token (in an encoder, at [MASK]), scaled so that 1 is the clean run and 0 the corrupt one. Both texts
-    must have the same number of tokens. Ctrl-C ends a sweep early and shows what it has measured. With --pairs,
-    every pair of a file is patched, and --sweep is by layer alone where the texts have several lengths.
+    B, at the last token (in an encoder, at [MASK]), or by another --metric, scaled so that 1 is the clean run and 0 the
+    corrupt one. Both texts must have the same number of tokens. Ctrl-C ends a sweep early and shows what it has
+    measured. With --pairs, every pair of a file is patched, and --sweep is by layer alone where the texts have several
+    lengths.
     """
     from tinytf.cause.interventions import UnevenTexts, require_even
+    from tinytf.metric import Asked
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.ablate import SweepDisplay
     from tinytf_cli.views.patch import aligned_lines
@@ -150,10 +157,8 @@ def patch(
         output.draw(patch_through(through, clean_text, corrupt_text, at, top=top, truncate=truncate))
         return 0
     model = model_options.open(two_stacks=True)
-    tokens: dict[str, Any] = {
-        name: model.optional_outcome(word, f"--{name}")
-        for name, word in (("answer", options.answer), ("versus", options.versus))
-    }
+    tokens = {"metric": options.metric, "answer": options.answer, "versus": options.versus}
+    Asked.of(model, *tokens.values(), names=("--answer", "--versus"))
     models, sources = [model, model], texts
     if model.config.encoder is not None or options.target_text is not None:
         models, target = both_facing(
@@ -223,11 +228,13 @@ def _over_pairs(
     """Patch every pair of a table, or estimate the effects of patching them."""
     from tinytf.cause.over_pairs import patch_estimate_pairs, patch_over
 
+    followed = over.followed(options.metric, options.answer)
+    followed["versus"] = None if options.versus is None else Path(options.versus)
     if estimate.how is None:
-        require_only(("addresses", "sweep", "top"), (Options, PathOptions), "--pairs")
+        require_only(("addresses", "sweep", "top", "metric", "answer", "versus"), (Options, PathOptions), "--pairs")
         sites = options.sweep or (None if options.addresses else "residual")
-        settings: dict[str, Any] = {"at": options.addresses, "sweep": sites, "resume": resume}
+        settings: dict[str, Any] = {"at": options.addresses, "sweep": sites, "resume": resume, **followed}
         return over.draw(patch_over, model_options, output, fold, options.top, **settings)
-    require_only(("sweep", "top"), (Options, PathOptions), "--estimate and --pairs")
-    settings = {"over": options.sweep or "heads", "resume": resume, **estimate.settings}
+    require_only(("sweep", "top", "metric", "answer", "versus"), (Options, PathOptions), "--estimate and --pairs")
+    settings = {"over": options.sweep or "heads", "resume": resume, **followed, **estimate.settings}
     return over.draw(patch_estimate_pairs, model_options, output, fold, options.top, **settings)

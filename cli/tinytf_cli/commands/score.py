@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +11,7 @@ from tinytf_cli.command import command, option
 from tinytf_cli.options import FoldOptions, ModelOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Whole
-from tinytf_cli.text_options import TextOptions, TextOrPairsOptions
+from tinytf_cli.text_options import TextOptions, TextOrPairsOptions, versus_pairs_option
 
 if TYPE_CHECKING:
     from tinytf.generate.score import Score
@@ -25,6 +26,7 @@ class Options:
         type=click.Choice(["int8"]), help="Score again with 8-bit weights, and report the difference."
     )
     limit: int = option(type=Whole(2), shown=32_768, help="Longest text, in tokens.")
+    versus: Path | None = versus_pairs_option()
 
 
 @command("score")
@@ -34,11 +36,12 @@ def score(
     """Begins with the perplexity of TEXT. With --pairs, scores the answer of each pair instead."""
     from tinytf_cli.views.score import ScoreDisplay
 
+    texts.over.require_beside(options.versus)
     if texts.over.pairs is not None:
         from tinytf.cause.over_pairs import score_over
 
-        require_only((), (Options, TextOptions), "--pairs")
-        return texts.over.draw(score_over, model_options, output, fold)
+        require_only(("versus",), (Options, TextOptions), "--pairs")
+        return texts.over.draw(score_over, model_options, output, fold, versus=options.versus)
     through = model_options.through_model(output)
     if through is not None:
         from tinytf.through.reading import score_through

@@ -12,7 +12,7 @@ from tinytf_cli.host import is_typed
 from tinytf_cli.options import FoldOptions, ModelOptions
 from tinytf_cli.output import CONTROL_VECTOR, Output
 from tinytf_cli.ranges import Whole
-from tinytf_cli.text_options import OptionalTextOptions
+from tinytf_cli.text_options import OptionalTextOptions, metric_option
 
 if TYPE_CHECKING:
     from tinytf.cause.steer.applying import Vectors
@@ -46,6 +46,7 @@ class Options:
         "--ask", multiple=True, metavar="TOKEN",
         help="With --curve: follow this token. Repeatable.  [default: the most probable at either end and at 0]",
     )  # fmt: skip
+    metric: str | None = metric_option("logit_diff of the first two asked for, or prob of one")
     reference: Path | None = option(
         type=click.Path(path_type=Path), metavar="FILE",
         help="With --curve: other texts, to see how far they move.  [default: the model's own]",
@@ -70,8 +71,8 @@ def steer(options: Options, fold: FoldOptions, texts: OptionalTextOptions, model
             f"{options.source} is a vector already, and --method and --position make one", "leave them out"
         )
     if options.curve is None:
-        if texts.words or is_typed("asked", "reference"):
-            raise UsageError("TEXT, --ask and --reference go with --curve", _CURVE)
+        if texts.words or is_typed("asked", "reference", "metric"):
+            raise UsageError("TEXT, --ask, --metric and --reference go with --curve", _CURVE)
         model = model_options.open(because="its pairs are of texts that one stack reads")
         vector = _vector(model, options, texts, model_options.seed, is_file, output)
         if output.file is not None and output.file.suffix.lower() in _FILES:
@@ -93,8 +94,8 @@ def steer(options: Options, fold: FoldOptions, texts: OptionalTextOptions, model
         reference = model.reference(options.reference)
     with progress_line(output.stderr, "strengths:") as on_progress:
         reports = (
-            model.steer_curve(model.trace(text, truncate=texts.truncate), add, strengths=strengths,
-                                 ask=options.asked, reference=reference, on_progress=on_progress)
+            model.steer_curve(model.trace(text, truncate=texts.truncate), add, strengths=strengths, ask=options.asked,
+                              metric=options.metric, reference=reference, on_progress=on_progress)
             for text in written
         )  # fmt: skip
         return output.draw_all(reports, "curves", texts.lines, SteeringCurveDisplay(fold.all))

@@ -1,12 +1,14 @@
 """Ablations: one prediction before and after, or the map of all heads, feed-forwards or layers."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tinytf.cause.interventions import Ablation, AblationSweep, Choice
 from tinytf.cause.interventions.hooks import not_yet_added, point_names
 from tinytf.cause.repair import Repair
 from tinytf.loading import Model
+from tinytf.metric import Metric
 from tinytf.report import Verified
 from tinytf.sentences import first_of
 from tinytf.steps.table import table_of
@@ -37,18 +39,18 @@ _SINGULAR = {"heads": "head", "experts": "expert", "ffn": "feed-forward", "layer
 
 @draws(Ablation)
 def ablation(report: Ablation, terminal: Terminal, display: Display) -> Iterator[Block]:
-    """The most probable tokens before and after, then the probability of the target, the loss and the divergence."""
+    """The most probable tokens before and after, then the metric, the loss and the divergence."""
     model, effect = model_of(report), report.effect
     yield from banner(model, report.encoding)
     yield Heading("ablated", f"{first_of(point_names(report.sites), SITES)}: {replacement(report)}", "attention")
     yield note(where_predicted(model, report.encoding, report.position))
     yield from map(note, filter(None, [not_yet_added(report.sites, table_of(model.config))]))
-    yield choice_table(report.choices, model.shown, report.target)
+    yield choice_table(report.choices, model.shown, report.metric.answer)
     yield Line("")
     rows = [
-        (f"ln p({model.shown(report.target)})", effect.log_p_before, effect.log_p_after),
+        (report.metric.label, effect.before, effect.after),
         ("loss on the text", report.loss_before, report.loss_after),
-    ]
+    ][: 1 if report.metric.name == "loss" else 2]
     measured = [(name, before, after) for name, before, after in rows if before is not None and after is not None]
     yield Table(
         [
@@ -73,26 +75,31 @@ class SweepDisplay(Display):
 @draws(AblationSweep, SweepDisplay)
 def ablate_sweep(report: AblationSweep, terminal: Terminal, display: SweepDisplay) -> Iterator[Block]:
     """A table of the strongest ablations, then a map of all."""
-    model, before = model_of(report), report.measured[0][1].log_p_before
+    model, before, metric = model_of(report), report.measured[0][1].before, report.metric
     yield from banner(model, report.encoding)
     yield Heading(f"every {_SINGULAR[report.what]}, ablated alone", replacement(report), "attention")
     where = where_predicted(model, report.encoding, report.position)
-    yield note([f"{where}: ln p({model.shown(report.target)}) = ", Figure(before, "%.3f")])
+    yield note(
+        [f"{where}: {metric.label} = ", Figure(before, "%.3f"), "" if metric.unit == "logits" else metric.in_unit]
+    )
     yield from stopped(report.interrupted, len(report.measured), len(report.names), report.what)
     strongest = report.strongest(display.top)
     changes = [effect.change for _, effect in strongest]
     yield Table(
         [
             Column("", [Span(name, "strong") for name, _ in strongest], said=""),
-            signed_bars("change of ln p", changes, one_form(changes, sign=True)),
-            share_column("p after", [effect.p_after for _, effect in strongest], "output"),
+            signed_bars(f"change of {_short(metric)}", changes, one_form(changes, sign=True)),
+            *_after(report, [effect.after for _, effect in strongest]),
             Column("KL", [Figure(effect.kl, "%.4f") for _, effect in strongest], "right"),
             Column("then first", [model.shown(effect.best) for _, effect in strongest], drop=1),
         ]
     )
     values = as_array(report.change)
-    most = largest(values)
-    yield Heading(f"all {len(report.names)} {report.what}", "the change without each; KL above: nats, of all tokens")
+    most, unit = largest(values), metric.in_unit and f", in{metric.in_unit}"
+    yield Heading(
+        f"all {len(report.names)} {report.what}",
+        f"the change of the {metric.noun} without each{unit}; KL above: nats, of all tokens",
+    )
     if report.what == "heads":
         yield from head_map(values, "signed", most, map_digits(most), whole=display.all)
     elif report.what == "experts":
@@ -102,6 +109,20 @@ def ablate_sweep(report: AblationSweep, terminal: Terminal, display: SweepDispla
         columns = [name.partition(".")[0] for name in report.names]
         yield Heat(values, [report.what], columns, "signed", None, most, True, map_digits(most))
     yield from check_line(report.check)
+
+
+def _short(metric: Metric) -> str:
+    """The metric in the title of a column."""
+    return "ln p" if metric.name == "log_prob" else metric.noun
+
+
+def _after(report: AblationSweep, values: Sequence[float]) -> Iterator[Column]:
+    """The metric without each part; of log-probabilities, the probability."""
+    if report.metric.name in ("log_prob", "prob"):
+        shares = list(values) if report.metric.name == "prob" else [math.exp(value) for value in values]
+        yield share_column("p after", shares, "output")
+    elif report.metric.name != "kl":
+        yield Column("after", [Figure(value, "%.4g") for value in values], "right")
 
 
 def replacement(report: Ablation | AblationSweep | Repair) -> str:
@@ -116,20 +137,20 @@ def where_predicted(model: Model, encoding: Encoding, position: int) -> str:
     if not model.config.causal:
         masks = sum(token.id == model.tokenizer.mask_id for token in tokens)
         return f"at [MASK] {position}" + (f", the first of {masks}" if masks > 1 else "")
-    start = tokens[-12].start if len(tokens) > 12 else 0
-    shown = printable(encoding.text[start : tokens[-1].end], spaces=False)
+    start = tokens[position - 11].start if position > 11 else 0
+    shown = printable(encoding.text[start : tokens[position].end], spaces=False)
     return f'after "{"…" if start else ""}{shown}"'
 
 
 def choice_table(
     choices: tuple[Choice, ...],
     shown: Callable[[int], str],
-    target: int,
+    followed: Sequence[int],
     titles: tuple[str, str] = ("p before", "p after"),
 ) -> Table:
-    """Probabilities of the most probable tokens before and after, with the target in bold."""
+    """Probabilities of the most probable tokens before and after, with the first of those followed in bold."""
     before, after = [choice.before for choice in choices], [choice.after for choice in choices]
-    tokens: list[Cell] = [Span(shown(choice.id), "strong" if choice.id == target else "") for choice in choices]
+    tokens: list[Cell] = [Span(shown(choice.id), "strong" if choice.id in followed[:1] else "") for choice in choices]
     return Table(
         [
             Column("", tokens, shrink=12, said=""),

@@ -30,13 +30,10 @@ def attribution(report: Attribution, terminal: Terminal, display: AttributionDis
     """The logit and its kinds of parts, the largest parts, the heads, and whether the parts sum to the logit."""
     model, token = model_of(report), report.encoding.tokens[report.position].shown
     yield from banner(model, report.encoding)
-    subject = f"{report.of} of {model.shown(report.token)}"
-    if report.versus is not None:
-        subject = f"lead of {model.shown(report.token)} over {model.shown(report.versus)}"
     yield Line("")
-    yield _answer(report, f"{subject} at {report.position} {token}")
+    yield _answer(report, f"{report.subject} at {report.position} {token}")
     yield note(f"taken as it is: {report.frozen}")
-    if report.versus is None:
+    if report.metric.name == "logit":
         yield note("only differences between logits matter", "--versus TOKEN compares two")
     yield Heading("parts", "what each adds, the largest first", "output")
     yield _parts(report, token, None if display.all else display.top, "--all shows them" * terminal.advises)
@@ -52,7 +49,10 @@ def attribution(report: Attribution, terminal: Terminal, display: AttributionDis
 
 def _answer(report: Attribution, subject: str) -> Line:
     """The logit, and the sum of each kind of part."""
-    words: list[Piece] = [Span(subject, "output"), " is ", Figure(report.logit, "%.4f", "strong")]
+    words: list[Piece] = [Span(subject, "output"), " is ", Figure(report.value, "%.4f", "strong")]
+    if not report.is_linear:
+        unit = report.metric.in_unit
+        words += [f"{unit}; to first order, its gradient times the logits is ", Figure(report.logit, "%.4f")]
     for index, (kind, value) in enumerate(report.by_kind().items()):
         count = plural(sum(part.kind == kind for part in report.parts), kind)
         words += [f"{', ' if index else ': '}{count} ", Figure(value, "%+.4f", side(value))]
@@ -97,7 +97,9 @@ def _source(report: Attribution, top: int | None, advice: str) -> Iterator[Block
 
 def _check(report: Attribution) -> Line:
     subject = "the logit" if report.of == "logit" else report.of
-    if report.versus is not None:
+    if not report.is_linear:
+        subject = "the gradient times the logits"
+    elif report.versus is not None:
         subject = f"the two {report.of.removesuffix('s')}s' difference"
     words: list[Piece] = [f"{len(report.parts):,} parts sum to ", Figure(report.sum, "%.5f")]
     words += [f", {'' if report.holds else 'and '}{subject} is ", Figure(report.logit, "%.5f"), ", off by "]

@@ -84,7 +84,8 @@ def circuit(report: Circuit, terminal: Terminal, display: CircuitDisplay) -> Ite
     yield from _kept(report)
     picture = _picture(report)
     lines = min(len(picture.row_labels), LONG_STACK)
-    yield Heading("nodes in their layers", "the score of each: above 0 it speaks for the answer", "attention")
+    speaks = "speaks for the answer" if report.metric.is_lead else f"raises the {report.metric.noun}"
+    yield Heading("nodes in their layers", f"the score of each: above 0 it {speaks}", "attention")
     yield picture
     nodes = min(_NODES, max(_NODES // 2, _BOTH - lines))  # what fits one screen below a picture of so many lines
     yield from _nodes(report, None if display.all else display.top or nodes)
@@ -100,16 +101,18 @@ def _file_name(path: str) -> str:
 
 
 def _kept(report: Circuit) -> Iterator[Block]:
-    """The mean leads of the plain runs, faithfulness and completeness."""
-    pairs = plural(report.n_pairs, "pair")
+    """The mean leads of the plain runs, or another metric, faithfulness and completeness."""
+    pairs, metric = plural(report.n_pairs, "pair"), report.metric
+    noun, lead = ("lead", " in the lead") if metric.is_lead else (metric.noun, "")
+    unit = "logits of answer − versus" if metric.is_lead else metric.in_unit.strip()
     rows = [
-        ("clean − corrupt", report.effect, _FORM, "what the texts of a pair change in the lead"),
-        ("lead, clean", report.clean, _FORM, f"the larger one in {report.separated:,} of {pairs}"),
-        ("lead, corrupt", report.corrupt, _FORM, "logits of answer − versus"),
+        ("clean − corrupt", report.effect, _FORM, f"what the texts of a pair change{lead}"),
+        (f"{noun}, clean", report.clean, _FORM, f"the larger one in {report.separated:,} of {pairs}"),
+        (f"{noun}, corrupt", report.corrupt, _FORM, unit),
         ("circuit", report.faithfulness, "%.3f", f"{report.n_edges:,} of {report.n_all:,} edges; 1: as clean"),
         ("all but the circuit", report.complement, "%.3f", "near 0 if it is complete"),
     ]
-    rows = rows[:3] if without_effect(report.effect) else rows
+    rows = rows[:3] if without_effect(report.effect, report.metric) else rows
     yield Table(
         [
             Column("", [name for name, *_ in rows], said=""),
@@ -119,7 +122,7 @@ def _kept(report: Circuit) -> Iterator[Block]:
         ],
         header=False,
     )
-    if report.clean.value < report.corrupt.value:
+    if metric.is_lead and report.clean.value < report.corrupt.value:
         yield note("the clean texts lower the lead of the answer, so the circuit is of what speaks against it")
     if report.choice.stopped:
         yield note("stopped before the fewest edges or nodes were found")
@@ -212,7 +215,8 @@ def _edges(report: Circuit, most: int | None) -> Iterator[Block]:
     title = "every edge" if len(edges) == report.n_edges else f"the {len(edges)} largest of {report.n_edges:,}"
     how = "measured" if choice.method == "exact" and choice.level == "edges" else "estimated"
     where = "" if choice.chosen_from is None else f" on {_file_name(choice.chosen_from)}"
-    yield Heading("edges", f"{title}: the lead that is lost without one, as {how}{where}", "residual")
+    lost = "lead" if report.metric.is_lead else report.metric.noun
+    yield Heading("edges", f"{title}: the {lost} that is lost without one, as {how}{where}", "residual")
     yield Table(
         [
             Column("from", [Span(edge.source, "strong") for edge in edges]),

@@ -143,7 +143,7 @@ def _change(report: Features, model: Model, change: FeatureChange) -> Iterator[B
     words = f"{', '.join([*ablated, *added])}, at every token; the rest of {report.into} stays"
     yield Heading("changed", words, "attention")
     yield note(where_predicted(model, report.encoding, change.position))
-    yield choice_table(change.choices, model.shown, change.target)
+    yield choice_table(change.choices, model.shown, (change.target,))
     pieces: list[Piece] = ["KL(before ‖ after) = ", Figure(change.effect.kl, "%.4f", "strong"), " nats"]
     if change.loss_before is not None and change.loss_after is not None:
         pieces += ["; loss on the text ", Figure(change.loss_before, "%.4f"), " → ", Figure(change.loss_after, "%.4f")]

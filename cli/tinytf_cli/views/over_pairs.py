@@ -29,7 +29,7 @@ from tinytf_cli.views.parts import (
 from tinytf_cli.views.patch import agreement
 from tinytf_cli.views.steps import as_array, largest
 
-_TABLE_ROWS = 16
+TABLE_ROWS = 16
 """The most rows of a table whose rows are in the model's order, unless all are shown."""
 _POSITIONS, _LEAST = 10, 0.005
 """The most positions of a map, and the least that one of them has moved, unless all are shown."""
@@ -54,13 +54,15 @@ def over_pairs(report: OverPairs, terminal: Terminal, display: OverPairsDisplay)
     first, others = report.quantities[0], report.quantities[1:]
     yield from banner(model_of(report))
     source = ", ".join(printable(words, spaces=False) for words in (report.pairs, *report.where))
-    yield Heading(_words(report.asked), report.over)
+    yield Heading(in_words(report.asked), report.over)
     yield note(f"{source}: {report.words}")
     yield from stopped(report.interrupted, len(report.examples), report.n_pairs, "pairs")
     clean, corrupt = report.leads
-    words: list[Piece] = [f"answered right: {percent(report.right)}; the answer leads on average by "]
+    words: list[Piece] = [f"{report.metric.words} is on average "]
+    if report.right is not None:
+        words = [f"answered right: {percent(report.right)}; the answer leads on average by "]
     words += [Figure(clean.value, "%+.3f"), " after the clean texts, ", Figure(corrupt.value, "%+.3f")]
-    yield Line([*words, " after the corrupt ones"], indent=2)
+    yield Line([*words, f" after the corrupt ones{report.metric.in_unit and f', in{report.metric.in_unit}'}"], indent=2)
     differs: list[Piece] = ["clean − corrupt: ", Figure(report.effect.value, "%+.3f", "strong")]
     if report.effect.low is not None and report.effect.high is not None:
         differs += [" (", Figure(report.effect.low, "%+.3f"), " … ", Figure(report.effect.high, "%+.3f"), ")"]
@@ -73,8 +75,8 @@ def over_pairs(report: OverPairs, terminal: Terminal, display: OverPairsDisplay)
     )
     yield note(f"{first.name}: {first.meaning}")
     for quantity in others:
-        yield note(f"{_words(quantity.name)}: {'median ' * quantity.median}{quantity.meaning}")
-    most = None if display.all or not in_order else _TABLE_ROWS
+        yield note(f"{in_words(quantity.name)}: {'median ' * quantity.median}{quantity.meaning}")
+    most = None if display.all or not in_order else TABLE_ROWS
     yield from folded(_table(report, rows), [names[row] for row in rows], most, "rows")
     if report.asked == "lens":
         starts = [f"in {share} % of the pairs {_start(report, share / 100)}" for share in (50, 90)]
@@ -92,7 +94,7 @@ def _start(report: OverPairs, share: float) -> str:
     return "nowhere" if row is None else f"from {row} on"
 
 
-def _words(name: str) -> str:
+def in_words(name: str) -> str:
     return name.replace("_", " ")
 
 
@@ -102,7 +104,7 @@ def _table(report: OverPairs, rows: Sequence[int]) -> Table:
     means = [first.means[row] for row in rows]
     ends = [end for mean in means for end in (mean.low, mean.high) if end is not None]
     values = [mean.value for mean in means]
-    form = _form([*values, *ends], first.signed)
+    form = number_form([*values, *ends], first.signed)
     columns = [
         Column("", [Span(report.rows[row].name, "strong") for row in rows], said=""),
         signed_bars(first.name, values, form) if first.signed else size_column(first.name, values, "attention", form),
@@ -110,13 +112,13 @@ def _table(report: OverPairs, rows: Sequence[int]) -> Table:
     ]
     for drop, quantity in enumerate(others, 1):
         column = [quantity.means[row].value for row in rows]
-        digits = "%.0f" if quantity.median else _form(column, quantity.signed)
+        digits = "%.0f" if quantity.median else number_form(column, quantity.signed)
         cells: list[Cell] = ["–" if value != value else Figure(value, digits) for value in column]
-        columns.append(Column(_words(quantity.name), cells, "right", drop=drop))
+        columns.append(Column(in_words(quantity.name), cells, "right", drop=drop))
     return Table(columns)
 
 
-def _form(values: Sequence[float], signed: bool) -> str:
+def number_form(values: Sequence[float], signed: bool) -> str:
     """A format with three digits for shares, otherwise with three figures of the largest number."""
     if not signed and all(0 <= value <= 1 for value in values if value == value):
         return "%.3f"
@@ -154,17 +156,21 @@ def _examples(report: OverPairs, display: OverPairsDisplay) -> Iterator[Block]:
     first, name = report.quantities[0], report.rows[report.by].name
     which = "every pair" if all_shown else f"{half} highest and {half} lowest of {len(order):,}"
     subject = first.each or first.name
-    yield Heading("examples", f"{which} by {subject} of {name}{', in logits' * bool(first.each)}")
-    values = [float(first.values[index, report.by]) for index in shown]
+    yield Heading(
+        "examples",
+        f"{which} by {subject} of {name}{f', in{report.metric.in_unit}' * bool(first.each and report.metric.in_unit)}",
+    )
+    noun = "lead" if report.metric.is_lead else report.metric.noun
+    values, form = [float(first.values[index, report.by]) for index in shown], "%+.2f" if noun == "lead" else "%.3g"
     pairs = [report.examples[index] for index in shown]
-    leads = {"corrupt lead": [example.corrupt_lead for example in pairs]}
+    leads = {f"corrupt {noun}": [example.corrupt_lead for example in pairs]}
     if subject != "lead":
-        leads = {"clean lead": [example.clean_lead for example in pairs], **leads}
+        leads = {f"clean {noun}": [example.clean_lead for example in pairs], **leads}
     yield Table(
         [
             Column("line", [f"{example.pair.number:,}" for example in pairs], "right"),
-            Column(subject, [Figure(value, _form(values, first.signed), "strong") for value in values], "right"),
-            *(Column(name, [Figure(x, "%+.2f") for x in row], "right", drop=1) for name, row in leads.items()),
+            Column(subject, [Figure(value, number_form(values, first.signed), "strong") for value in values], "right"),
+            *(Column(name, [Figure(x, form) for x in row], "right", drop=1) for name, row in leads.items()),
             Column("answer, versus", [f"{printable(e.pair.answer)} {printable(e.pair.versus)}" for e in pairs], drop=2),
             Column("clean text", [_ending(example.pair.clean) for example in pairs], shrink=16),
         ],

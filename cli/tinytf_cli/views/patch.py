@@ -1,4 +1,4 @@
-"""Patching: how much of the clean run's logit difference each activation recovers."""
+"""Patching: how much of the clean run's metric, such as a logit difference, each activation recovers."""
 
 from collections.abc import Iterator, Sequence
 
@@ -71,7 +71,9 @@ def patch_estimate(report: EstimatedSweep, terminal: Terminal, display: SweepDis
     beside = report.beside
     yield _strongest(report, display.top, None if beside is None else beside.recovered)
     added: list[Piece] = ["the estimates for the embeddings add up to ", Figure(report.added_up, "%.3f")]
-    yield note([*added, " of the lead; an exact integral gives 1"])
+    yield note(
+        [*added, f" of {'the lead' if report.contrast.metric.is_lead else report.lead}; an exact integral gives 1"]
+    )
     if beside is not None:
         yield from agreement(beside)
         yield from stopped(report.interrupted, beside.sites, report.exact_sites, "exact patches")
@@ -107,7 +109,7 @@ def patch_paths(report: PathSweep, terminal: Terminal, display: SweepDisplay) ->
         [
             Column(report.over, [Span(end.name, "strong") for end in strongest]),
             signed_bars("recovered", [end.recovered or 0.0 for end in strongest], "%+.4f"),
-            Column("logit difference", [Figure(end.difference or 0.0, "%+.4f") for end in strongest], "right", drop=1),
+            _metric_column(report, [end.difference or 0.0 for end in strongest]),
         ]
     )
     steps = dict.fromkeys(end.site.step for end in strongest if end.site is not None and end.site.head is not None)
@@ -124,10 +126,11 @@ def patch_paths(report: PathSweep, terminal: Terminal, display: SweepDisplay) ->
 
 def _recovered(report: Patched | PathPatched) -> Iterator[Block]:
     """The most probable tokens before and after, and how much of the clean run the patch recovers."""
-    shown, answer = model_of(report).shown, report.contrast.answer
-    yield choice_table(report.choices, shown, answer, ("p corrupt", "p patched"))
-    recovered, logits = Figure(report.recovered, "%.4f", "strong"), Figure(report.difference, "%+.4f")
-    yield Line([recovered, " of the clean run recovered: the logit difference is ", logits], indent=2)
+    metric = report.contrast.metric
+    yield choice_table(report.choices, model_of(report).shown, metric.answer, ("p corrupt", "p patched"))
+    recovered, value = Figure(report.recovered, "%.4f", "strong"), Figure(report.difference, _form(report))
+    unit = "" if metric.unit == "logits" else metric.in_unit
+    yield Line([recovered, f" of the clean run recovered: the {metric.noun} is ", value, unit], indent=2)
     yield from check_line(*report.checks)
 
 
@@ -164,22 +167,48 @@ def _where(report: Patched | PatchSweep | PathPatched | PathSweep, sites: Sequen
 
 
 def _comparison(report: PatchedRun) -> Iterator[Block]:
-    """The two texts, their logit differences, and their different tokens."""
+    """The two texts, their metric, and their different tokens."""
     model, contrast, (clean, _) = model_of(report), report.contrast, report.texts
+    metric = contrast.metric
     yield from banner(model, clean)
-    differences = [Figure(value, "%+.4f") for value in (contrast.clean, contrast.corrupt)]
+    values = [Figure(value, _form(report)) for value in (contrast.clean, contrast.corrupt)]
     yield Heading("patching", "the corrupt text, run with activations of the clean one")
+    if not metric.is_lead:
+        yield note(f"measured by {metric.words}{metric.in_unit and f', in{metric.in_unit}'}")
     yield Table(
         [
             Column("", ["clean", "corrupt"], said=""),
             Column("", [where_predicted(model, text, contrast.position) for text in report.texts], shrink=20, said=""),
-            Column(f"logit {model.shown(contrast.answer)} − {model.shown(contrast.versus)}", differences, "right"),
+            Column(metric.label if metric.is_lead else metric.noun, values, "right"),
         ]
     )
     of = "different tokens" if report.differing == report.texts else "different tokens of the sources"
     before, after = report.differing
     different, spoken = (f"{of}: {_different_tokens(before, after, sign)}" for sign in ("│", "against"))
     yield Line(Span(different, "dim"), indent=2, said=spoken)
+
+
+def _metric_column(report: PatchedRun, values: Sequence[float]) -> Column:
+    """The metric of some patched runs, in its unit."""
+    title = f"{report.contrast.metric.noun}{_unit(report)}"
+    return Column(title, [Figure(value, _form(report)) for value in values], "right", drop=1)
+
+
+def _unit(report: PatchedRun) -> str:
+    """The unit of the metric after its name, which says itself that it is in logits."""
+    metric = report.contrast.metric
+    return f",{metric.in_unit}" if metric.in_unit and metric.unit != "logits" else ""
+
+
+def _form(report: PatchedRun) -> str:
+    """A format of the metric's values: with a sign where they may be on either side of 0."""
+    return (
+        "%+.4f"
+        if report.contrast.metric.unit == "logits"
+        else "%.4g"
+        if report.contrast.metric.unit == "rank"
+        else "%.4f"
+    )
 
 
 def _positions(report: PatchSweep, names: Sequence[str], values: Array, every: bool) -> Iterator[Block]:
@@ -204,7 +233,7 @@ def _strongest(report: PatchSweep, top: int, exact: Tensor | None = None) -> Tab
     names, by_position = [token.shown for token in report.texts[1].tokens], report.what not in COLUMNS
     tokens = [f"{column} {names[column]}" for _, column, _ in strongest] if by_position else []
     sites = [f"L{layer}.{step}" if by_position else report.site(layer, column) for layer, column, _ in strongest]
-    logits = [float(report.differences[layer, column]) for layer, column, _ in strongest]
+    values = [float(report.differences[layer, column]) for layer, column, _ in strongest]
     places = [(layer, column) for layer, column, _ in strongest]
     return Table(
         [
@@ -216,7 +245,7 @@ def _strongest(report: PatchSweep, top: int, exact: Tensor | None = None) -> Tab
                 "%+.4f",
             ),
             *([] if exact is None else [Column("exact", _shares(exact, places), "right")]),
-            Column("logit difference", [Figure(value, "%+.4f") for value in logits], "right", drop=1),
+            _metric_column(report, values),
         ]
     )
 

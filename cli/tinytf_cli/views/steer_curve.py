@@ -45,9 +45,11 @@ def steer_curve(report: SteeringCurve, terminal: Terminal, display: SteeringCurv
         Column("strength", [Figure(dose.strength, "%g", "strong") for dose in doses], "right"),
         *(share_column(f"p({name})", list(y), "output") for name, y in zip(names, shares, strict=True)),
     ]
-    if len(names) > 1:
-        title = f"{names[0]} − {names[1]}"
-        columns.append(Column(title, [signed(dose.difference, "%+.2f") for dose in doses], "right", drop=1))
+    metric = report.metric
+    if metric.name != "prob" or len(metric.answer) > 1:
+        form = "%+.2f" if metric.unit == "logits" else "%.4g"
+        title = metric.label.removeprefix("logit ")
+        columns.append(Column(title, [signed(dose.value, form) for dose in doses], "right", drop=1))
     columns.append(Column("KL", figures([dose.kl for dose in doses]), "right"))
     if report.reference:
         means = [dose.elsewhere for dose in doses]
@@ -57,7 +59,15 @@ def steer_curve(report: SteeringCurve, terminal: Terminal, display: SteeringCurv
     keep = spread(len(doses), len(doses) if display.all else _STRENGTHS)
     yield Table(columns).only(keep)
     yield from fold_note([f"{strength:g}" for strength in strengths], keep, "strengths", "--all")
-    logits = f"{names[0]} − {names[1]}: the difference of their logits; " if len(names) > 1 else ""
+    unit = metric.in_unit and f", in{metric.in_unit}"
+    explained = {"logit_diff": "the difference of their logits", "prob": metric.words}.get(
+        metric.name, f"{metric.words}{unit}"
+    )
+    logits = (
+        ""
+        if metric.name == "prob" and len(metric.answer) == 1
+        else f"{metric.label.removeprefix('logit ')}: {explained}; "
+    )
     other = f"elsewhere: its mean per token on {report.reference}" if report.reference else (
         "--reference FILE shows how far other texts move"
     )  # fmt: skip

@@ -18,6 +18,7 @@ from tinytf.cause.circuit.running import Runs
 from tinytf.cause.over_pairs.report import without_effect
 from tinytf.errors import TinytfError, UsageError
 from tinytf.estimate import Estimate, estimates, mean_of
+from tinytf.metric import Answer, Asked, Measure, MetricFunction
 from tinytf.nearest import did_you_mean
 from tinytf.pairs.pair import Pairs, PairSet, pair_set
 from tinytf.report import About, Progress, Report, Verified, ignore_progress
@@ -39,11 +40,11 @@ _SAME = 1e-5
 class Circuit(Report):
     """The edges of a model that keep a share of the lead of answers over versus, in ``n_pairs`` pairs of ``pairs``.
 
-    ``clean`` and ``corrupt`` are the mean leads in the plain runs, ``effect`` their difference, and ``separated``
-    counts the pairs whose lead is larger in the clean one. ``faithfulness`` is (lead of the circuit − corrupt) / (clean
-    − corrupt), a ratio of means; ``complement`` that of the run of all other edges (Marks et al. 2024: the circuit is
-    complete where it is near 0). ``choice`` is what was chosen, and how, with what is left without some of its nodes
-    and edges."""
+    ``clean`` and ``corrupt`` are the mean leads, or another ``metric``, in the plain runs, ``effect`` their difference,
+    and ``separated`` counts the pairs whose lead is larger in the clean one. ``faithfulness`` is (lead of the circuit −
+    corrupt) / (clean − corrupt), a ratio of means; ``complement`` that of the run of all other edges (Marks et al.
+    2024: the circuit is complete where it is near 0). ``choice`` is what was chosen, and how, with what is left without
+    some of its nodes and edges."""
 
     KIND = "circuit"
     EVENTS: ClassVar = {"nodes": "node", "links": "link", "checks": "check"}
@@ -54,11 +55,13 @@ class Circuit(Report):
     clean: Estimate
     corrupt: Estimate
     effect: Estimate
+    metric: Measure
     separated: int
     faithfulness: Estimate
     complement: Estimate
     checks: tuple[Verified, ...]
     choice: Choice = field(repr=False, compare=False)
+    wanted: Asked = field(repr=False, compare=False)
     example: Encoding = field(repr=False, compare=False)
     versus: Overlap | None = None
     stopped: bool = False
@@ -85,7 +88,7 @@ class Circuit(Report):
 
     def in_a_sentence(self) -> str:
         """How many edges or nodes keep how much of the effect, and the head or feed-forward that is needed most."""
-        if no_effect := without_effect(self.effect):
+        if no_effect := without_effect(self.effect, self.metric):
             return f"Over {self.n_pairs:,} pairs, {no_effect}."
         number, of, what = self.n_edges, self.n_all, "edges"
         if self.choice.level == "nodes":
@@ -93,7 +96,8 @@ class Circuit(Report):
             of, what = self.choice.graph.n_senders - 1, "heads and feed-forwards"
         share = self.faithfulness.value
         kept = f"{number:,} of {of:,} {what} keep{'s' * (number == 1)} {percent(share) if share > 0 else 'none'}"
-        kept = f"{kept} of the effect that the pairs have on the answer"
+        kept = f"{kept} of the effect that the pairs have on "
+        kept = f"{kept}{'the answer' if self.metric.is_lead else self.metric.words}"
         senders = self.nodes[:-1]
         left = {node.name: node.without for node in senders if node.without is not None and node.name != EMBEDDINGS}
         least = min(left.values(), default=share)
@@ -122,7 +126,7 @@ class Circuit(Report):
         assert self.about is not None
         model: Any = self.about.model
         choice = replace(self.choice, chosen_from=self.choice.chosen_from or self.pairs, stopped=False)
-        return _Measuring(model, pair_set(pairs), left_out, seed, on_progress).measure(choice)
+        return _Measuring(model, pair_set(pairs), self.wanted, left_out, seed, on_progress).measure(choice)
 
     def stored(self) -> list[Array]:
         """Scores and kept edges, (receivers, senders)."""
@@ -139,7 +143,7 @@ class Circuit(Report):
         return {
             **self.members("pairs", "n_pairs"),
             **{name: getattr(choice, name) for name in ("level", "method", "steps", "keep", "chosen_from")},
-            **self.members("clean", "corrupt", "effect", "separated"),
+            **self.members("metric", "clean", "corrupt", "effect", "separated"),
             "edges": self.n_edges,
             "of": self.n_all,
             **self.members("faithfulness", "complement", "interrupted"),
@@ -157,6 +161,8 @@ def circuit(
     method: str = "integrated",
     level: str = "edges",
     steps: int = STEPS,
+    metric: str | MetricFunction | None = None,
+    answer: Answer = None,
     stored: str | Path | None = None,
     versus: str | Path | None = None,
     left_out: int | None = LEFT_OUT,
@@ -171,7 +177,8 @@ def circuit(
     ``steps`` inputs), ``exact`` measures each. With ``stored``, the circuit of that file is measured instead, and one
     in the file ``versus`` is measured and compared. The ``left_out`` nodes and edges with the largest scores (None:
     all) are each left out of the circuit alone, to see what it keeps without them. ``seed`` draws the bootstrap
-    intervals over the pairs. Ctrl-C after the scores ends with the circuit so far.
+    intervals over the pairs. ``metric`` and ``answer`` are as in ``patch_over``: the share is then of that. Ctrl-C
+    after the scores ends with the circuit so far.
 
     Raises UsageError for pairs that cannot be used or have no effect, for a model whose stream is no plain sum, and for
     settings out of range; TinytfError for logits that are not finite.
@@ -183,7 +190,10 @@ def circuit(
         raise UsageError(f"a circuit cannot keep {keep:g} of the effect", "give a share above 0, at most 1")
     if steps < 1:
         raise UsageError(f"{steps} steps average over nothing", "give 1 or more")
-    measuring = _Measuring(model, pair_set(pairs), left_out, seed, on_progress)
+    wanted = Asked.of(model, metric, answer)
+    if stored is None and (method, level) != ("exact", "edges"):
+        wanted.require_gradient()
+    measuring = _Measuring(model, pair_set(pairs), wanted, left_out, seed, on_progress)
     runs = measuring.runs
     other = None if versus is None else (Path(versus).name, read_circuit(versus, runs.graph))
     if stored is None:
@@ -195,13 +205,14 @@ class _Measuring:
     """Runs of a model on pairs, and what circuits keep of the effect there."""
 
     def __init__(
-        self, model: TextModel, pairs: PairSet, left_out: int | None, seed: int, on_progress: Progress
+        self, model: TextModel, pairs: PairSet, wanted: Asked, left_out: int | None, seed: int, on_progress: Progress
     ) -> None:
         if left_out is not None and left_out < 0:
             raise UsageError(f"{left_out} nodes cannot be left out", "give 0 or more, or None for all")
         self.model, self.pairs, self.left_out, self.seed, self.on_progress = model, pairs, left_out, seed, on_progress
         graph = graph_of(model.transformer)
-        encoded = pairs.encoded(model)
+        encoded = pairs.encoded(model, metric=wanted.metric, answer=wanted.answer)
+        self.wanted = wanted
         self.example = encoded[0].clean
         self.runs = Runs(model.transformer, graph, encoded)
         clean, corrupt = self.runs.clean, self.runs.corrupt
@@ -210,9 +221,11 @@ class _Measuring:
                 "the logits are not finite", "the weights hold NaN or infinity, or overflow in this dtype"
             )
         means = float(clean.mean()), float(corrupt.mean())
+        name = "the mean lead of answer over versus"
+        name = name if wanted.measure().is_lead else f"the mean of {wanted.measure().words}"
         if abs(means[0] - means[1]) <= _SAME * max(1.0, *map(abs, means)):
             raise UsageError(
-                f"the mean lead of answer over versus is {means[0]:.4g} in the clean and in the corrupt texts",
+                f"{name} is {means[0]:.4g} in the clean and in the corrupt texts",
                 "give pairs on which the model changes its answer",
             )
 
@@ -257,6 +270,8 @@ class _Measuring:
             corrupt=mean_of(runs.corrupt, self.seed),
             effect=mean_of(runs.clean - runs.corrupt, self.seed),
             separated=int((runs.clean > runs.corrupt).sum()),
+            metric=self.wanted.measure(),
+            wanted=self.wanted,
             choice=replace(choice, without=without),
             example=self.example,
             stopped=stopped,

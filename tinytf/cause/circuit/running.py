@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.cause.circuit.graph import Adding, Graph, Reading
+from tinytf.metric import Metric
 from tinytf.model.batches import batches, padded
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.pairs.pair import EncodedPair
 from tinytf.steps.operations import Norm
 from tinytf.steps.operations.norm import gain_of, layer_normed, rms_normed
 from tinytf.trace.hooks import module_of
+from tinytf.trace.record import record_all
 
 _ROOM, _KEPT = 2**30, 2**30
 """Bytes that a batch may take, and that the senders of corrupt runs may take together."""
@@ -31,25 +33,25 @@ Shift = Callable[[Reading], Tensor]
 
 @dataclass(frozen=True)
 class Batch:
-    """Pairs of similar lengths, padded on the right: ids (B, T), read at ``positions``; ``numbers`` are theirs."""
+    """Pairs of similar lengths, padded on the right: ids (B, T), measured by ``metrics``; ``numbers`` are theirs."""
 
     numbers: list[int]
     clean: Tensor
     corrupt: Tensor
-    positions: Tensor
-    answers: Tensor
-    versus: Tensor
+    metrics: Sequence[Metric]
 
 
 class Runs:
     """Runs of a model on pairs; ``clean`` and ``corrupt`` are the leads of answer over versus in the plain runs, (N,).
 
-    Leads are differences of two logits at the last token.
+    Leads are differences of two logits at the last token, or another metric of the ``pairs``.
     """
 
     def __init__(self, model: Transformer, graph: Graph, pairs: Sequence[EncodedPair]) -> None:
         self.model, self.graph = model, graph
-        self.batches = list(_batches(model, graph, pairs))
+        plain = record_all(model, [pair.clean for pair in pairs], layers=())
+        metrics = [pair.asked.bind(trace, len(pair.clean.ids) - 1) for pair, trace in zip(pairs, plain, strict=True)]
+        self.batches = list(_batches(model, graph, pairs, metrics))
         self._references: dict[int, Tensor] = {}
         self.n_pairs = len(pairs)
         self.clean = self._each(lambda batch: self.lead(batch, batch.clean))
@@ -104,9 +106,11 @@ class Runs:
 
     def lead(self, batch: Batch, ids: Tensor) -> Tensor:
         """The leads (B,) in a forward pass, in float64."""
-        rows = torch.arange(len(ids), device=ids.device)
-        logits = self.model.unembed(self.model.hidden(ids)[rows, batch.positions])  # (B, V)
-        return logits[rows, batch.answers].double() - logits[rows, batch.versus].double()
+        hidden, counts = self.model.hidden(ids), [len(metric.positions) for metric in batch.metrics]
+        rows = torch.arange(len(ids), device=ids.device).repeat_interleave(torch.tensor(counts, device=ids.device))
+        positions = [position for metric in batch.metrics for position in metric.positions]
+        logits = self.model.unembed(hidden[rows, positions]).split(counts)  # (P, V) for each pair
+        return torch.cat([metric.of(own[None]) for metric, own in zip(batch.metrics, logits, strict=True)])
 
     @torch.no_grad()
     def _each(self, of_batch: Callable[[Batch], Tensor]) -> Tensor:
@@ -118,15 +122,16 @@ class Runs:
         return leads
 
 
-def _batches(model: Transformer, graph: Graph, pairs: Sequence[EncodedPair]) -> Iterator[Batch]:
+def _batches(
+    model: Transformer, graph: Graph, pairs: Sequence[EncodedPair], metrics: Sequence[Metric]
+) -> Iterator[Batch]:
     weight = model.embed.tokens.weight
     of_token = (2 * graph.n_senders + _COPIES * len(graph.receivers)) * model.config.d_model * weight.itemsize
     for numbers in batches([len(pair.clean.ids) for pair in pairs], model, _ROOM // of_token):
         of = [pairs[number] for number in numbers]
         ids = ([pair.clean.ids for pair in of], [pair.corrupt.ids for pair in of])
         clean, corrupt = (padded(texts, model.config, weight.device)[0] for texts in ids)  # a decoder needs no mask
-        ends = ([len(pair.clean.ids) - 1 for pair in of], [pair.answer for pair in of], [pair.versus for pair in of])
-        yield Batch(numbers, clean, corrupt, *(torch.tensor(values, device=weight.device) for values in ends))
+        yield Batch(numbers, clean, corrupt, [metrics[number] for number in numbers])
 
 
 class Added:

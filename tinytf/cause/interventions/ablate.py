@@ -29,6 +29,8 @@ from tinytf.cause.interventions.prediction import (
     choices,
     effects,
     log_probabilities,
+    logits_at,
+    metric_data,
     predicted_at,
     same,
 )
@@ -37,6 +39,7 @@ from tinytf.cause.interventions.values import BLOCKED, Reference, values_for
 from tinytf.compare.measures import loss
 from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
+from tinytf.metric import Answer, Asked, Metric, MetricFunction
 from tinytf.model.without import left_out
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, Verified, ignore_progress
@@ -55,17 +58,35 @@ _ABLATED = {**{what: what for what in SWEEPS}, "ffn": "feed-forwards"}
 class Ablated(Report):
     """The effect of an ablation on the prediction at ``position``; ``how`` is the kind of ablation.
 
-    ``source`` says where the replacement values came from. ``target`` is the token whose probability is followed.
+    ``source`` says where the replacement values came from. ``metric`` is what is followed, by default the
+    log-probability of the predicted token; ``target`` is the first token that it is about, None without any.
     """
 
     how: str
     source: str
     position: int
-    target: int
+    metric: Metric
     check: Verified
 
+    @property
+    def target(self) -> int | None:
+        return self.metric.answer[0] if self.metric.answer else None
+
+    @property
+    def follows_probability(self) -> bool:
+        """Whether the metric is the log-probability of one token, of which a probability reads more easily."""
+        return self.metric.name == "log_prob" and len(self.metric.answer) == 1
+
+    def moved(self, effect: Effect) -> str:
+        """What becomes of the metric, in words; of one token's log-probability, what becomes of the probability."""
+        if self.follows_probability:
+            return f"{self.metric.words.removeprefix('the log-probability of ')} {changed(*map(math.exp, effect.ends))}"
+        before, after = (f"{value:.4g}".replace("-", "−") for value in effect.ends)
+        verb = "stays at" if before == after else f"goes from {before} to"
+        return f"{self.metric.words} {verb} {after}{self.metric.in_unit}"
+
     def asked(self) -> dict[str, Any]:
-        return {**self.members("how", "source", "position"), "target": self.named(self.target)}
+        return {**self.members("how", "source", "position"), **metric_data(self, self.metric)}
 
     def effect_data(self, effect: Effect) -> dict[str, Any]:
         return {**effect.to_dict(), "best": self.named(effect.best)}
@@ -99,11 +120,12 @@ class Ablation(Ablated):
                 self.how, f"With {sites} from another text"
             )
         )
+        if not self.follows_probability:
+            return f"{ablated}, {self.moved(self.effect)}."
         was = max(self.choices, key=lambda choice: choice.before).id == self.target
         best = self.effect.best == self.target
         now = ("is still first" if was else "is first now") if best else f"{self.shown(self.effect.best)} comes first"
-        shares = (math.exp(share) for share in (self.effect.log_p_before, self.effect.log_p_after))
-        return f"{ablated}, {self.shown(self.target)} {changed(*shares)}, and {now}."
+        return f"{ablated}, {self.moved(self.effect)}, and {now}."
 
     def stored(self) -> list[Array]:
         """The numbers of the effect, each a tensor of one number."""
@@ -137,14 +159,13 @@ class AblationSweep(Ablated):
     counts: tuple[int, ...]
 
     def in_a_sentence(self) -> str:
-        """Which ablation changes the target's probability most, and how."""
+        """Which ablation changes the metric most, and how."""
         if not self.measured:
             return ""
         ((name, effect),) = self.strongest(1)
         of = f"Of {len(self.measured):,} {_ABLATED[self.what]}, {name} matters most"
         then = "" if effect.best == self.target else f", and {self.shown(effect.best)} comes first"
-        moved = changed(math.exp(effect.log_p_before), effect.p_after)
-        return f"{of}: without it, {self.shown(self.target)} {moved}{then}."
+        return f"{of}: without it, {self.moved(effect)}{then * self.follows_probability}."
 
     def stored(self) -> list[Array]:
         """Both maps, (layers, heads), or (1, layers)."""
@@ -172,7 +193,7 @@ class AblationSweep(Ablated):
         return None in self.effects
 
     def strongest(self, count: int) -> list[tuple[str, Effect]]:
-        """The ablations that change the target's probability most, in either direction."""
+        """The ablations that change the metric most, in either direction."""
         return sorted(self.measured, key=lambda pair: -abs(pair[1].change))[:count]
 
     def fields(self) -> dict[str, Any]:
@@ -185,14 +206,21 @@ class AblationSweep(Ablated):
         }
 
 
-def _run_plain(model: TextModel, text: Text, target: str | int | None) -> tuple[Trace, int, Tensor, int]:
-    """The trace, the position, the log-probabilities there, and the target: by default the predicted token."""
-    chosen = model.optional_outcome(target)
-    trace = model.trace(text)
-    position = predicted_at(trace)
+def _run_plain(
+    model: TextModel, text: Text, target: Answer, versus: Answer, metric: str | MetricFunction | None
+) -> tuple[Trace, int, Metric, Tensor]:
+    """The trace, the position that predicts, the metric, and the logits (P, V) that it reads."""
+    default = "log_prob" if versus is None else "logit_diff"
+    asked = Asked.of(model, metric, target, versus, default=default, names=("target", "versus"))
+    trace = asked.trace(model, text)
+    predicted = predicted_at(trace)
+    position = asked.position(predicted)
     require_finite(trace, trace.logits_at(position))
-    log_p = log_probabilities(trace.logits_at(position))
-    return trace, position, log_p, int(log_p.argmax()) if chosen is None else chosen
+    second = int(trace.logits_at(position).topk(2).indices[1]) if versus is None else None
+    followed = asked.bind(trace, predicted, second, shown=model.shown, run="plain")
+    if followed.is_lead and followed.answer == followed.versus:
+        raise UsageError("target and versus are one token, so there is no difference to follow", "name two tokens")
+    return trace, position, followed, logits_at(trace, followed.read(position))
 
 
 def ablate(
@@ -200,7 +228,9 @@ def ablate(
     text: Text,
     at: str | Sequence[str],
     *,
-    target: str | int | None = None,
+    target: Answer = None,
+    versus: Answer = None,
+    metric: str | MetricFunction | None = None,
     how: str = "zero",
     reference: Reference | str | Path | None = None,
     seed: int = 0,
@@ -209,8 +239,10 @@ def ablate(
 ) -> Ablation:
     """Measure the prediction after a text, or its trace, with the steps of ``at`` ablated together.
 
-    ``at`` holds addresses such as ``"L3H5"``. ``target`` is the token that is followed, by default the predicted one;
-    ``reference`` may be a file, and is by default the model's own corpus.
+    ``at`` holds addresses such as ``"L3H5"``. ``metric`` is what is followed: one of METRICS, by default ``log_prob``
+    (with ``versus`` ``logit_diff``), or a function of the logits (T, V), and if it takes two of the plain run's trace,
+    that gives one number. ``target`` are its tokens, by default the predicted one; those of a longer answer continue
+    the text. ``reference`` may be a file, and is by default the model's own corpus.
 
     Raises UsageError if ``at`` is empty, for a model or text that predicts nothing, and for values that are not
     available (``values_for``); AddressError for a step that cannot be ablated.
@@ -219,21 +251,22 @@ def ablate(
         raise UsageError(
             "nothing is named to ablate", "name a head, such as L0H1, a part, such as L0.ffn, or a layer, L0"
         )
-    trace, position, log_p, followed = _run_plain(model, text, target)
+    trace, position, followed, plain = _run_plain(model, text, target, versus, metric)
     sites = points_of(at, trace)
     values = values_for(model, sites, how, reference, text=trace.encoding, seed=seed, on_progress=on_progress)
     _require_keys_left(trace, list(values.blocked))
     hidden = hidden_with(trace, [values.intervention(site) for site in sites])  # (T, C)
-    log_p_after = log_probabilities(unembedded(trace, hidden, position))
+    logits, place = unembedded(trace, hidden, followed.read(position)), followed.read(position).index(position)
+    log_p, log_p_after = log_probabilities(plain[place]), log_probabilities(logits[place])
     loss_before, loss_after = (loss(trace.model, trace.encoding, states) for states in (trace.last_hidden, hidden))
     return Ablation(
         how=how,
         source=values.source,
         position=position,
-        target=followed,
+        metric=followed,
         sites=sites,
-        effect=effects(log_p, log_p_after[None], followed)[0],
-        choices=choices(log_p, log_p_after, top, [followed]),
+        effect=effects(plain, logits[None], followed, position)[0],
+        choices=choices(log_p, log_p_after, top, followed.followed),
         loss_before=loss_before,
         loss_after=loss_after,
         check=_verify_own_values(trace, sites, position),
@@ -246,8 +279,8 @@ def _verify_own_values(trace: Trace, sites: Sequence[HookPoint], position: int) 
     claim, plain = "their own values put in give the plain logits", trace.logits_at(position)
     own = [Intervention(site, site.value(trace)) for site in sites]
     if all(site.own(trace).steps.at(site.step, site.layer).recorded for site in sites):
-        return same(claim, logits_with(trace, own, position), plain)
-    return verify_logits(claim, trace.model, plain, lambda: logits_with(trace, own, position))
+        return same(claim, logits_with(trace, own, [position])[0], plain)
+    return verify_logits(claim, trace.model, plain, lambda: logits_with(trace, own, [position])[0])
 
 
 def _require_keys_left(trace: Trace, blocked: Sequence[HookPoint]) -> None:
@@ -275,7 +308,9 @@ def ablate_sweep(
     text: Text,
     over: str = "heads",
     *,
-    target: str | int | None = None,
+    target: Answer = None,
+    versus: Answer = None,
+    metric: str | MetricFunction | None = None,
     how: str = "zero",
     reference: Reference | str | Path | None = None,
     seed: int = 0,
@@ -290,7 +325,7 @@ def ablate_sweep(
     """
     if over not in SWEEPS:
         raise UsageError(f"there is no sweep over {over!r}", did_you_mean(over, SWEEPS))
-    trace, position, log_p, followed = _run_plain(model, text, target)
+    trace, position, followed, plain = _run_plain(model, text, target, versus, metric)
     rows = _rows_of(over, trace.steps)
     names = tuple(name for row in rows for name in row)
     groups = {name: hook_points(name, trace.steps) for name in names}
@@ -307,24 +342,26 @@ def ablate_sweep(
         seed=seed,
         on_progress=lambda done, of: on_progress(done, of + len(groups)),
     )
+    if resume is not None:
+        followed.require_name()
     measured, check = sweep(
         trace,
         {name: tuple(values.intervention(site) for site in group) for name, group in groups.items()},
-        position,
-        lambda logits: effects(log_p, log_probabilities(logits), followed),
+        followed.read(position),
+        lambda logits: effects(plain, logits, followed, position),
         lambda effect: abs(effect.change),
         lambda done, of: on_progress(values.texts + done, values.texts + of),
         resume=resume,
-        subject=["ablation", followed],
+        subject=["ablation", *followed.key],
         from_data=lambda data: Effect(**data),
     )
-    unchanged = effects(log_p, log_p[None], followed)[0]
+    unchanged = effects(plain, plain[None], followed, position)[0]
     by_name = dict(zip(groups, measured, strict=True))
     return AblationSweep(
         how=how,
         source=values.source,
         position=position,
-        target=followed,
+        metric=followed,
         what=over,
         names=names,
         effects=tuple(by_name.get(name, unchanged) for name in names),

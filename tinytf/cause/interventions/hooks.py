@@ -370,12 +370,12 @@ def intervene(model: Transformer, interventions: Sequence[Intervention]) -> Iter
         yield _hooked(model, intervention.point, intervention.replaced)
 
 
-def logits_with(trace: Trace, interventions: Sequence[Intervention], position: int) -> Tensor:
-    """Logits (V,) at a position of the trace's text, from a forward pass with the interventions.
+def logits_with(trace: Trace, interventions: Sequence[Intervention], positions: Sequence[int]) -> Tensor:
+    """Logits (P, V) at positions of the trace's text, from a forward pass with the interventions.
 
     The pass is otherwise that of ``record``: an intervention that changes nothing gives the recorded logits exactly.
     """
-    return unembedded(trace, hidden_with(trace, interventions), position)
+    return unembedded(trace, hidden_with(trace, interventions), positions)
 
 
 def hidden_with(trace: Trace, interventions: Sequence[Intervention]) -> Tensor:
@@ -385,9 +385,10 @@ def hidden_with(trace: Trace, interventions: Sequence[Intervention]) -> Tensor:
         return trace.model.hidden(ids, token_types=typed([trace.encoding.types], ids.device))[0]
 
 
-def unembedded(trace: Trace, hidden: Tensor, position: int) -> Tensor:
-    """Logits (V,) of a position, computed together with the other positions whose logits ``trace`` has."""
+def unembedded(trace: Trace, hidden: Tensor, positions: Sequence[int]) -> Tensor:
+    """Logits (P, V) of positions, computed together with the others whose logits ``trace`` has if these are there."""
     rows = trace.recording.logit_rows
+    rows = rows if set(positions) <= set(rows) else tuple(positions)
     chosen = hidden if len(rows) == len(hidden) else hidden[list(rows)]
     with torch.no_grad():
-        return trace.model.unembed(chosen)[rows.index(position)]
+        return trace.model.unembed(chosen)[[rows.index(position) for position in positions]]

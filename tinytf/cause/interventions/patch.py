@@ -1,6 +1,7 @@
 """Activation patching: run the corrupt text with activations of the clean one (Meng et al. 2022).
 
-How much of the clean run's logit difference comes back shows what those activations carry (Wang et al. 2022).
+How much of the clean run's metric comes back, such as its logit difference, shows what those activations carry (Wang et
+al. 2022).
 """
 
 import math
@@ -22,11 +23,13 @@ from tinytf.cause.interventions.prediction import (
     contrast,
     first_different,
     log_probabilities,
+    metric_data,
     require_even,
     same,
 )
 from tinytf.cause.interventions.sweep import Interventions, sweep
 from tinytf.errors import UsageError
+from tinytf.metric import Answer, Asked, MetricFunction
 from tinytf.report import About, Progress, Report, Verified, ignore_progress, text_data
 from tinytf.sentences import from_where_on, listed, percent
 from tinytf.tables import Array
@@ -51,7 +54,7 @@ def brings_back(share: float, ending: str = "s", size: str = "") -> str:
 
 
 class Runs(NamedTuple):
-    """The clean and the corrupt run of a pair of texts, and the logit difference that is followed."""
+    """The clean and the corrupt run of a pair of texts, and the metric that is followed."""
 
     clean: Trace
     corrupt: Trace
@@ -73,13 +76,13 @@ class PatchedRun(Report):
     @property
     def lead(self) -> str:
         """What is followed, in words."""
-        return f"the lead of {self.shown(self.contrast.answer)} over {self.shown(self.contrast.versus)}"
+        return self.contrast.metric.effect
 
     def in_a_sentence(self) -> str:
-        """How much of the lead comes back, if the clean text has more of it and no sweep was interrupted."""
+        """How much of the effect comes back, if the clean text has more of a lead and no sweep was interrupted."""
         if self.interrupted:
             return ""
-        if self.contrast.clean < self.contrast.corrupt:
+        if self.contrast.metric.is_lead and self.contrast.clean < self.contrast.corrupt:
             return f"T{self.lead[1:]} is smaller after the clean text than after the corrupt one."
         return self.claim()
 
@@ -88,11 +91,10 @@ class PatchedRun(Report):
         raise NotImplementedError
 
     def compared(self) -> dict[str, Any]:
-        """Both texts, and the followed tokens."""
+        """Both texts, and the metric with the tokens that it is about."""
         clean, corrupt = map(text_data, self.texts)
-        tokens = {name: self.named(getattr(self.contrast, name)) for name in ("answer", "versus")}
         sources = [] if self.differing == self.texts else [text_data(source) for source in self.differing]
-        followed = {**self.contrast.to_dict(), **tokens}
+        followed = {**self.contrast.to_dict(), **metric_data(self, self.contrast.metric)}
         return {"clean": clean, "corrupt": corrupt, "sources": sources, "contrast": followed}
 
 
@@ -100,8 +102,8 @@ class PatchedRun(Report):
 class OnePatch(PatchedRun):
     """One patched run, at ``positions`` (None: all).
 
-    ``difference`` is the logit difference of the contrast. ``choices`` are probabilities in the corrupt run
-    (``before``) and in the patched one (``after``).
+    ``difference`` is the metric in that run, by default a difference of logits. ``choices`` are probabilities in the
+    corrupt run (``before``) and in the patched one (``after``).
     """
 
     EVENTS: ClassVar = {"choices": "choice", "checks": "check"}
@@ -112,7 +114,7 @@ class OnePatch(PatchedRun):
 
     @classmethod
     def of(cls, model: TextModel, runs: Runs, logits: Tensor, top: int, **members: Any) -> Self:
-        """The report of a run with ``logits`` (V,) at the predicting token; ``members`` are those of its class."""
+        """The report of a run with the ``logits`` (P, V) that are read; ``members`` are those of its class."""
         clean, corrupt, followed = runs
         before = log_probabilities(corrupt.logits_at(followed.position))
         return cls(
@@ -120,7 +122,7 @@ class OnePatch(PatchedRun):
             texts=(clean.encoding, corrupt.encoding),
             differing=compared(clean, corrupt),
             difference=followed.of(logits[None])[0],
-            choices=choices(before, log_probabilities(logits), top, [followed.answer, followed.versus]),
+            choices=choices(before, log_probabilities(followed.predicted(logits)), top, followed.metric.followed),
             about=About(model),
             **members,
         )
@@ -164,7 +166,7 @@ class Patched(OnePatch):
 
 @dataclass(frozen=True)
 class PatchSweep(PatchedRun):
-    """Each patch of a sweep alone: logit differences (layers, positions), (layers, heads) or (layers, units).
+    """Each patch of a sweep alone: the metric as (layers, positions), (layers, heads) or (layers, units).
 
     Heads and units are patched at ``positions`` (None: all).
 
@@ -205,7 +207,9 @@ class PatchSweep(PatchedRun):
         layer, at, most = self.strongest(1)[0]
         if is_nothing(most):
             return f"No patch {NOTHING} {self.lead}."
-        strongest = f"{self.clean_site(layer, at)} moves {self.lead} most: it {brings_back(most)}."
+        metric = self.contrast.metric
+        moved = f"moves {metric.words} most: it {brings_back(most)}{metric.of_it}."
+        strongest = f"{self.clean_site(layer, at)} {moved}"
         if self.what != "residual":
             return strongest
         start, end, tokens = self.first, self.contrast.position, self.texts[0].tokens
@@ -290,15 +294,18 @@ def patch(
     corrupt: Text,
     at: str | Sequence[str],
     *,
-    answer: str | int | None = None,
-    versus: str | int | None = None,
+    answer: Answer = None,
+    versus: Answer = None,
+    metric: str | MetricFunction | None = None,
     positions: Sequence[int] | None = None,
     top: int = 5,
 ) -> Patched:
     """Run the corrupt text with the clean run's activations at all the steps of ``at``.
 
-    ``positions`` limits the patch; by default it covers all. ``answer`` and ``versus`` are the tokens whose logit
-    difference is followed, by default each run's prediction.
+    ``positions`` limits the patch; by default it covers all. ``metric`` is what is followed: one of METRICS, by default
+    ``logit_diff``, or a function of the logits (T, V), and if it takes two of the clean run's trace, that gives one
+    number. ``answer`` and ``versus`` are its tokens, by default each run's prediction; several tokens of an answer
+    continue both texts.
 
     Raises UsageError for texts that cannot be compared (``require_even``, ``contrast``) and for a position beyond them,
     AddressError for a step that cannot be patched.
@@ -307,11 +314,11 @@ def patch(
         raise UsageError(
             "nothing is named to patch", "name a head, such as L0H1, a part, such as L0.ffn, or the stream, L0.in"
         )
-    runs = runs_of(model, clean, corrupt, answer, versus)
+    runs = runs_of(model, clean, corrupt, Asked.of(model, metric, answer, versus))
     distinct = positions_in(runs.clean, positions)
     sites = points_of(at, runs.corrupt)
     values = clean_values(runs, sites, distinct)
-    logits = logits_with(runs.corrupt, values, runs.contrast.position)
+    logits = logits_with(runs.corrupt, values, runs.contrast.read)
     return Patched.of(model, runs, logits, top, sites=sites, positions=distinct, checks=_verify_extremes(runs))
 
 
@@ -321,8 +328,9 @@ def patch_sweep(
     corrupt: Text,
     over: str = "residual",
     *,
-    answer: str | int | None = None,
-    versus: str | int | None = None,
+    answer: Answer = None,
+    versus: Answer = None,
+    metric: str | MetricFunction | None = None,
     positions: Sequence[int] | None = None,
     resume: Path | None = None,
     on_progress: Progress = ignore_progress,
@@ -333,7 +341,7 @@ def patch_sweep(
     interrupt ends it with the results so far; the file ``resume`` keeps them, to continue from. Raises the errors of
     ``patch``, and UsageError for another ``over``.
     """
-    runs = runs_of(model, clean, corrupt, answer, versus)
+    runs = runs_of(model, clean, corrupt, Asked.of(model, metric, answer, versus))
     grid = grid_of(runs, over, positions)
     differences, check = exact_sweep(runs, grid, resume, on_progress)
     return PatchSweep(
@@ -353,15 +361,17 @@ def patch_sweep(
 def exact_sweep(
     runs: Runs, grid: Grid, resume: Path | None = None, on_progress: Progress = ignore_progress
 ) -> tuple[Tensor, Verified]:
-    """The logit differences (layers, columns) with each site of a grid patched alone; NaN where nothing was run.
+    """The metric (layers, columns) with each site of a grid patched alone; NaN where nothing was run.
 
     ``Verified`` is the check of ``sweep``.
     """
     clean, corrupt, followed = runs
     rows: dict[str, Interventions] = {grid.name(*place): (grid.intervention(clean, *place),) for place in grid.places()}
+    if resume is not None:
+        followed.metric.require_name()
     moved, check = sweep(
-        corrupt, rows, followed.position, followed.of, lambda difference: abs(difference - followed.corrupt),
-        on_progress, resume=resume, subject=["patch", followed.answer, followed.versus], from_data=float,
+        corrupt, rows, followed.read, followed.of, lambda value: abs(value - followed.corrupt),
+        on_progress, resume=resume, subject=["patch", *followed.metric.key], from_data=float,
     )  # fmt: skip
     differences = grid.filled(followed.corrupt)
     for place, value in zip(grid.places(), moved, strict=True):
@@ -396,12 +406,11 @@ def clean_values(runs: Runs, sites: Sequence[HookPoint], positions: tuple[int, .
     return tuple(Intervention(site, site.value(runs.clean), positions) for site in sites)
 
 
-def runs_of(model: TextModel, clean: Text, corrupt: Text, answer: str | int | None, versus: str | int | None) -> Runs:
-    """The traces of both texts, and the logit difference to follow in them."""
-    outcomes = model.optional_outcome(answer, "answer"), model.optional_outcome(versus, "versus")
-    source, target = model.trace(clean), model.trace(corrupt)
+def runs_of(model: TextModel, clean: Text, corrupt: Text, asked: Asked) -> Runs:
+    """The traces of both texts, and the metric to follow in them."""
+    source, target = asked.trace(model, clean), asked.trace(model, corrupt)
     require_even(*compared(source, target))
-    return Runs(source, target, contrast(source, target, *outcomes))
+    return Runs(source, target, contrast(model, asked, source, target))
 
 
 def _verify_extremes(runs: Runs) -> tuple[Verified, ...]:
@@ -411,10 +420,10 @@ def _verify_extremes(runs: Runs) -> tuple[Verified, ...]:
     everything: then only the latter is.
     """
     clean, corrupt, position = runs.clean, runs.corrupt, runs.contrast.position
-    none_patched = logits_with(corrupt, [], position)
+    (none_patched,) = logits_with(corrupt, [], [position])
     nothing = same("nothing patched is the corrupt run", none_patched, corrupt.logits_at(position))
     if clean.steps.reads_text:
         return (nothing,)
     first_input = HookPoint(clean.steps.input, 0)  # everything computed from the tokens passes through here
-    all_patched = logits_with(corrupt, [Intervention(first_input, first_input.value(clean))], position)
+    (all_patched,) = logits_with(corrupt, [Intervention(first_input, first_input.value(clean))], [position])
     return (same("everything patched is the clean run", all_patched, clean.logits_at(position)), nothing)

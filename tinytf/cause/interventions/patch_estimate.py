@@ -1,6 +1,6 @@
 """Attribution patching: the effect of every patch estimated from gradients, instead of a run for each patch.
 
-The estimate of a patch is (clean − corrupt activation) · gradient of the logit difference: one backward pass for all
+The estimate of a patch is (clean − corrupt activation) · gradient of the metric: one backward pass for all
 sites together (Nanda 2023; Syed et al. 2023, arXiv:2310.10348). Shapes: P points on a line, B pairs, T tokens.
 """
 
@@ -26,10 +26,11 @@ from tinytf.cause.interventions.patch import (
     is_nothing,
     runs_of,
 )
-from tinytf.cause.interventions.prediction import compared
+from tinytf.cause.interventions.prediction import compared, logits_at
 from tinytf.cause.interventions.sweep import verify_logits
 from tinytf.errors import UsageError
 from tinytf.estimate import rank_correlation
+from tinytf.metric import Answer, Asked, MetricFunction
 from tinytf.model.batches import typed
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.model.turn import using
@@ -119,7 +120,8 @@ class EstimatedSweep(PatchSweep):
         layer, column, most = self.strongest(1)[0]
         if is_nothing(most):
             return f"Estimated by gradients, no patch {NOTHING} {self.lead}."
-        moved = f"moves {self.lead} most: it would {brings_back(most, '')}"
+        metric = self.contrast.metric
+        moved = f"moves {metric.words} most: it would {brings_back(most, '')}{metric.of_it}"
         words = f"Estimated by gradients, {self.clean_site(layer, column)} {moved}"
         if self.beside is None or self.beside.rank_correlation is None:
             return f"{words}."
@@ -138,8 +140,9 @@ def patch_estimate(
     *,
     how: str = "gradient",
     steps: int = STEPS,
-    answer: str | int | None = None,
-    versus: str | int | None = None,
+    answer: Answer = None,
+    versus: Answer = None,
+    metric: str | MetricFunction | None = None,
     positions: Sequence[int] | None = None,
     exact: bool = False,
     resume: Path | None = None,
@@ -150,10 +153,12 @@ def patch_estimate(
     ``gradient`` multiplies (clean − corrupt) by the gradient at the corrupt run; ``integrated`` by the mean gradient at
     ``steps`` midpoints of the line between the embeddings of both texts (Hanna et al. 2024, arXiv:2403.17806). With
     ``exact``, exact patching runs too and is compared. Raises the errors of ``patch_sweep``, and UsageError for
-    another ``how``.
+    another ``how`` and for a metric without a gradient.
     """
     require_estimate(how, steps, model)
-    runs = runs_of(model, clean, corrupt, answer, versus)
+    asked = Asked.of(model, metric, answer, versus)
+    asked.require_gradient()
+    runs = runs_of(model, clean, corrupt, asked)
     followed, grid = runs.contrast, grid_of(runs, over, positions)
     start = time.perf_counter()
     effects = estimate_of(runs, grid, how, steps)
@@ -194,9 +199,9 @@ def patch_estimate(
 
 
 class SiteEffects(NamedTuple):
-    """Estimated effects on the logit difference of ``sites`` (layers, columns), float64; NaN for absent ones.
+    """Estimated effects on the metric of ``sites`` (layers, columns), float64; NaN for absent ones.
 
-    ``embeddings`` is that of all embeddings together; ``logits`` (V,) are those of the line's first point.
+    ``embeddings`` is that of all embeddings together; ``logits`` (P, V) are those of the line's first point.
     """
 
     sites: Tensor
@@ -245,7 +250,7 @@ def estimate_of(runs: Runs, grid: Grid, how: str, steps: int) -> SiteEffects:
 
 
 def _gradients(runs: Runs, inputs: Tensor, sites: Sequence[HookPoint]) -> tuple[Tensor, dict[HookPoint | None, Tensor]]:
-    """Logits (B, V) at the followed position, and the gradients of each row's logit difference at the sites.
+    """Logits (B, P, V) at the positions read, and the gradients of each row's metric at the sites.
 
     ``inputs`` (B, T, C) stand for the embeddings, whose gradient goes by None.
     """
@@ -269,9 +274,9 @@ def _gradients(runs: Runs, inputs: Tensor, sites: Sequence[HookPoint]) -> tuple[
                 hidden = model.hidden(ids, token_types=types)  # (B, T, C)
         finally:
             embedding.remove()
-        logits = model.unembed(hidden[:, followed.position])  # (B, V)
-        lead = (logits[:, followed.answer].double() - logits[:, followed.versus].double()).sum()
-        gradients = torch.autograd.grad(lead, list(values.values()), allow_unused=True, materialize_grads=True)
+        logits = model.unembed(hidden[:, list(followed.read)])  # (B, P, V)
+        value = followed.metric.of(logits).sum()
+        gradients = torch.autograd.grad(value, list(values.values()), allow_unused=True, materialize_grads=True)
     return logits.detach(), dict(zip(values, gradients, strict=True))
 
 
@@ -291,11 +296,11 @@ def _constant_weights(model: Transformer) -> Iterator[None]:
 
 def _verify_point(runs: Runs, logits: Tensor) -> Verified:
     """Verify that the run with gradients gives the logits of the recorded run."""
-    corrupt, position = runs.corrupt, runs.contrast.position
+    corrupt, read = runs.corrupt, runs.contrast.read
     return verify_logits(
         "the run with gradients gives the corrupt run's logits",
         corrupt.model,
         logits,
-        lambda: logits_with(corrupt, [], position),
-        recorded=corrupt.logits_at(position),
+        lambda: logits_with(corrupt, [], read),
+        recorded=logits_at(corrupt, read),
     )

@@ -33,9 +33,10 @@ from tinytf.cause.interventions.patch import (
     positions_in,
     runs_of,
 )
-from tinytf.cause.interventions.prediction import compared
+from tinytf.cause.interventions.prediction import compared, logits_at
 from tinytf.cause.interventions.sweep import Interventions, sweep, verify_logits, written
 from tinytf.errors import UsageError
+from tinytf.metric import Answer, Asked, MetricFunction
 from tinytf.model.batches import most_tokens, typed
 from tinytf.model.transformer import evaluating
 from tinytf.report import About, Data, Progress, Verified, ignore_progress
@@ -164,8 +165,9 @@ def patch_path(
     senders: str | Sequence[str],
     receivers: str | Sequence[str] = LOGITS,
     *,
-    answer: str | int | None = None,
-    versus: str | int | None = None,
+    answer: Answer = None,
+    versus: Answer = None,
+    metric: str | MetricFunction | None = None,
     positions: Sequence[int] | None = None,
     recompute_ffn: bool = False,
     top: int = 5,
@@ -177,8 +179,8 @@ def patch_path(
     ``recompute_ffn`` lets feed-forwards recompute instead (Wang et al. 2023, arXiv:2211.00593). ``positions`` limits
     what is sent. Raises the errors of ``patch``, and UsageError where no path leads from a sender to a receiver.
     """
-    runs = runs_of(model, clean, corrupt, answer, versus)
-    target, read, chosen = runs.corrupt, runs.contrast.position, positions_in(runs.corrupt, positions)
+    runs = runs_of(model, clean, corrupt, Asked.of(model, metric, answer, versus))
+    target, read, chosen = runs.corrupt, runs.contrast.read, positions_in(runs.corrupt, positions)
     sending, receiving = _senders(senders, target), _receivers(receivers, target)
     for receiver in receiving:
         if not any(_reaches(target.steps, sender, receiver) for sender in sending):
@@ -211,8 +213,9 @@ def patch_paths(
     *,
     senders: str | Sequence[str] = (),
     receivers: str | Sequence[str] = (),
-    answer: str | int | None = None,
-    versus: str | int | None = None,
+    answer: Answer = None,
+    versus: Answer = None,
+    metric: str | MetricFunction | None = None,
     positions: Sequence[int] | None = None,
     recompute_ffn: bool = False,
     resume: Path | None = None,
@@ -226,7 +229,7 @@ def patch_paths(
     """
     if bool(senders) == bool(receivers):
         raise UsageError("a sweep of paths has one end fixed", "name senders or receivers, and not both")
-    runs = runs_of(model, clean, corrupt, answer, versus)
+    runs = runs_of(model, clean, corrupt, Asked.of(model, metric, answer, versus))
     _, target, followed = runs
     table, chosen = target.steps, positions_in(target, positions)
     fixed = _senders(senders, target) if senders else _receivers(receivers, target)
@@ -243,7 +246,7 @@ def patch_paths(
     put: dict[str, tuple[Intervention, ...]] = {}
     direct: dict[str, float] = {}
     done = 0
-    for received, logits in _along(target, rows, receiving, followed.position, recompute_ffn):
+    for received, logits in _along(target, rows, receiving, followed.read, recompute_ffn):
         for row, difference in enumerate(followed.of(logits)):
             if senders:
                 put |= {str(site): (Intervention(site, values[row]),) for site, values in received.items()}
@@ -253,12 +256,14 @@ def patch_paths(
             else:
                 direct[str(others[done + row])] = difference
         done += len(logits)
-    checks = [_verify_nothing(target, rows[0], followed.position, recompute_ffn)]
+    checks = [_verify_nothing(target, rows[0], followed.read, recompute_ffn)]
     measured: dict[str, float | None] = dict(direct)
     if put:
+        if resume is not None:
+            followed.metric.require_name()
         moved, check = sweep(
-            target, put, followed.position, followed.of, lambda difference: abs(difference - followed.corrupt),
-            on_progress, resume=resume, subject=["path", followed.answer, followed.versus], from_data=float,
+            target, put, followed.read, followed.of, lambda value: abs(value - followed.corrupt),
+            on_progress, resume=resume, subject=["path", *followed.metric.key], from_data=float,
         )  # fmt: skip
         checks.append(check)
         measured |= dict(zip(put, moved, strict=True))
@@ -360,9 +365,9 @@ def _reaches(table: StepTable, sender: HookPoint, receiver: HookPoint) -> bool:
 
 @torch.no_grad()
 def _along(
-    corrupt: Trace, rows: Sequence[Interventions], receivers: Sites, read: int, recompute_ffn: bool
+    corrupt: Trace, rows: Sequence[Interventions], receivers: Sites, read: Sequence[int], recompute_ffn: bool
 ) -> Iterator[tuple[dict[HookPoint, Tensor], Tensor]]:
-    """Yield, batch by batch, what the receivers compute in each row of senders (B, …), and the logits (B, V) there.
+    """Yield, batch by batch, what the receivers compute in each row of senders (B, …), and the logits (B, P, V) there.
 
     Every attention and feed-forward output but the senders' keeps its value of the corrupt run. A receiver computes
     its value before that.
@@ -382,7 +387,7 @@ def _along(
                     changes.append((HookPoint(step.name, layer), _freeze(corrupt, batch, layer, step.name, branch)))
         with evaluating(model), changed(model, [*changes, *written(batch)]):
             hidden = model.hidden(ids, token_types=types)  # (B, T, C)
-        yield received, model.unembed(hidden[:, read])
+        yield received, model.unembed(hidden[:, list(read)])
 
 
 def _keep(received: dict[HookPoint, Tensor], receiver: HookPoint) -> Change:
@@ -406,12 +411,12 @@ def _freeze(corrupt: Trace, rows: Sequence[Interventions], layer: int, step: str
     return freeze
 
 
-def _verify_nothing(corrupt: Trace, row: Interventions, position: int, recompute_ffn: bool) -> Verified:
+def _verify_nothing(corrupt: Trace, row: Interventions, read: Sequence[int], recompute_ffn: bool) -> Verified:
     """Verify that senders with their own values leave the corrupt run as it is, within rounding."""
     own = tuple(Intervention(sent.point, sent.point.value(corrupt), sent.positions) for sent in row)
 
     def run() -> Tensor:
-        ((_, logits),) = _along(corrupt, [own], (), position, recompute_ffn)
+        ((_, logits),) = _along(corrupt, [own], (), read, recompute_ffn)
         return logits[0]
 
-    return verify_logits("nothing sent is the corrupt run", corrupt.model, corrupt.logits_at(position), run)
+    return verify_logits("nothing sent is the corrupt run", corrupt.model, logits_at(corrupt, read), run)

@@ -1,4 +1,4 @@
-"""The prediction at one position, its change under an intervention, and the contrast of two runs."""
+"""The prediction at one position, its change under an intervention, and the contrast of two runs in a metric."""
 
 import math
 from collections.abc import Sequence
@@ -8,16 +8,17 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from tinytf.compare.measures import divergence
 from tinytf.errors import TinytfError, UsageError
-from tinytf.report import Data, Verified
+from tinytf.metric import Asked, Metric, divergence
+from tinytf.report import Data, Report, Verified
 from tinytf.text.tokenizer import Encoding
+from tinytf.text_model import TextModel
 from tinytf.trace.faults import require_finite
 from tinytf.trace.trace import Trace
 
 _SAME = 1e-5
-"""Logit differences of two runs count as equal within this share of the larger."""
-Difference = TypeVar("Difference", float, Tensor)
+"""A metric counts as equal in two runs within this share of the larger."""
+Number = TypeVar("Number", float, Tensor)
 
 
 @dataclass(frozen=True)
@@ -36,28 +37,27 @@ class Choice:
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect on a prediction: ``kl`` is KL(before ‖ after) in nats, ``log_p_…`` belong to the target.
+    """The effect on a prediction: ``kl`` is KL(before ‖ after) in nats, ``before`` and ``after`` are of the metric.
 
     ``best`` is the most probable token afterwards.
     """
 
     kl: float
-    log_p_before: float
-    log_p_after: float
+    before: float
+    after: float
     best: int
 
     @property
     def change(self) -> float:
-        """The change of the target's log-probability, in nats."""
-        return self.log_p_after - self.log_p_before
+        """The change of the metric, in its unit."""
+        return self.after - self.before
 
     @property
-    def p_after(self) -> float:
-        return math.exp(self.log_p_after)
+    def ends(self) -> tuple[float, float]:
+        return self.before, self.after
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kl": self.kl, "log_probability_before": self.log_p_before, "log_probability_after": self.log_p_after,
-                "change": self.change}  # fmt: skip
+        return {"kl": self.kl, "before": self.before, "after": self.after, "change": self.change}
 
 
 def predicted_at(trace: Trace) -> int:
@@ -81,11 +81,13 @@ def log_probabilities(logits: Tensor) -> Tensor:
     return logits.double().log_softmax(dim=-1)
 
 
-def effects(before: Tensor, after: Tensor, target: int) -> list[Effect]:
-    """The effect on each of some predictions: log-probabilities ``before`` (V,), ``after`` (B, V)."""
-    kl = divergence(before.exp(), before, after)
-    rows = zip(kl.tolist(), after[:, target].tolist(), after.argmax(dim=-1).tolist(), strict=True)
-    return [Effect(nats, float(before[target]), log_p, best) for nats, log_p, best in rows]
+def effects(plain: Tensor, logits: Tensor, metric: Metric, position: int) -> list[Effect]:
+    """The effect on each of some runs: logits ``plain`` (P, V) and (B, P, V), at what the metric reads (``read``)."""
+    place = metric.read(position).index(position)
+    before, after = log_probabilities(plain[place]), log_probabilities(logits[:, place])  # (V,), (B, V)
+    kl, was = divergence(before.exp(), before, after), float(metric.of(plain[None]))
+    rows = zip(kl.tolist(), metric.of(logits).tolist(), after.argmax(dim=-1).tolist(), strict=True)
+    return [Effect(nats, was, value, best) for nats, value, best in rows]
 
 
 def choices(before: Tensor, after: Tensor, top: int, followed: Sequence[int] = ()) -> tuple[Choice, ...]:
@@ -142,53 +144,71 @@ def require_even(clean: Encoding, corrupt: Encoding) -> None:
 
 @dataclass(frozen=True)
 class Contrast(Data):
-    """The difference of two logits, ``answer`` − ``versus``, at ``position``, in the clean and the corrupt run."""
+    """A ``metric`` in the clean and the corrupt run, which predict at ``position``."""
 
+    metric: Metric
     position: int
-    answer: int
-    versus: int
     clean: float
     corrupt: float
 
+    @property
+    def read(self) -> tuple[int, ...]:
+        """The positions whose logits are read: those of the metric, and that of the prediction."""
+        return self.metric.read(self.position)
+
+    def predicted(self, logits: Tensor) -> Tensor:
+        """The logits of the prediction, (V,), among those that are ``read``, (P, V)."""
+        return logits[self.read.index(self.position)]
+
     def of(self, logits: Tensor) -> list[float]:
-        """The difference in each row of logits (B, V)."""
-        differences = logits[:, self.answer].double() - logits[:, self.versus].double()
-        return [float(difference) for difference in differences.tolist()]
+        """The metric in each of some runs, of the logits that are ``read``, (B, P, V)."""
+        return [float(value) for value in self.metric.of(logits).tolist()]
 
-    def normalised(self, difference: Difference) -> Difference:
-        """Scale a difference (or a tensor of them) so that the clean run has 1 and the corrupt run 0."""
-        return (difference - self.corrupt) / (self.clean - self.corrupt)
+    def normalised(self, value: Number) -> Number:
+        """Scale a metric (or a tensor of them) so that the clean run has 1 and the corrupt run 0."""
+        return (value - self.corrupt) / (self.clean - self.corrupt)
 
 
-def contrast(clean: Trace, corrupt: Trace, answer: int | None = None, versus: int | None = None) -> Contrast:
-    """The contrast of two runs: ``answer`` is by default the clean run's prediction, ``versus`` the corrupt run's.
+def contrast(model: TextModel, asked: Asked, clean: Trace, corrupt: Trace) -> Contrast:
+    """What is ``asked`` in two runs: by default the clean run's prediction, and for versus the corrupt run's.
 
-    Raises UsageError if the two are one token, if an encoder's masks are at different positions, and if the difference
-    is the same in both runs, so that it measures nothing; TinytfError for logits that are not finite.
+    Raises UsageError if the two are one token, if an encoder's masks are at different positions, and if the metric is
+    the same in both runs, so that it measures nothing; TinytfError for logits that are not finite.
     """
-    position = predicted_at(clean)
-    if predicted_at(corrupt) != position:
+    predicted = predicted_at(clean)
+    if predicted_at(corrupt) != predicted:
         raise UsageError(
-            f"[MASK] is at {position} in the clean text and at {predicted_at(corrupt)} in the corrupt one",
+            f"[MASK] is at {predicted} in the clean text and at {predicted_at(corrupt)} in the corrupt one",
             "put it at the same place in both",
         )
-    logits = [trace.logits_at(position) for trace in (clean, corrupt)]
-    for trace, row in zip((clean, corrupt), logits, strict=True):
-        require_finite(trace, row)
-    best = [int(row.argmax()) for row in logits]
-    chosen = (best[0] if answer is None else answer, best[1] if versus is None else versus)
-    if chosen[0] == chosen[1]:
-        both = "both runs predict the same token" if best[0] == best[1] and answer is None else "both are one token"
+    position = asked.position(predicted)
+    for trace in (clean, corrupt):
+        require_finite(trace, trace.logits_at(position))
+    best = [int(trace.logits_at(position).argmax()) for trace in (clean, corrupt)]
+    metric = asked.bind(clean, predicted, best[1], shown=model.shown)
+    if metric.is_lead and metric.answer == metric.versus:
+        both = "both runs predict the same token" if best[0] == best[1] and not asked.answer else "both are one token"
         raise UsageError(f"{both}, so there is no difference to follow", "name two: --answer A --versus B")
-    unmeasured = Contrast(position, *chosen, 0.0, 0.0)
-    differences = [unmeasured.of(row[None])[0] for row in logits]
-    scale = max(1.0, *(abs(difference) for difference in differences))
-    if abs(differences[0] - differences[1]) <= _SAME * scale:
+    values = [float(metric.of(logits_at(trace, metric.positions)[None])) for trace in (clean, corrupt)]
+    scale = max(1.0 if metric.unit == "logits" else 0.0, *map(abs, values))
+    if abs(values[0] - values[1]) <= _SAME * scale:
+        what = "the difference of the two logits" if metric.is_lead else metric.words
         raise UsageError(
-            f"the difference of the two logits is {differences[0]:.4g} in both runs, so there is nothing to measure by",
+            f"{what} is {values[0]:.4g} in both runs, so there is nothing to measure by",
             "name tokens that the two texts disagree on: --answer A --versus B",
         )
-    return Contrast(position, *chosen, *differences)
+    return Contrast(metric, position, *values)
+
+
+def logits_at(trace: Trace, positions: Sequence[int]) -> Tensor:
+    """The logits of a run at some positions, (P, V)."""
+    return trace.vocabulary("logits", list(positions))
+
+
+def metric_data(report: Report, metric: Metric) -> dict[str, Any]:
+    """A metric with its unit and the tokens that it is about."""
+    named = {name: [report.named(token) for token in getattr(metric, name)] for name in ("answer", "versus")}
+    return {"metric": {**metric.to_dict(), **named}}
 
 
 def first_different(clean: Sequence[int], corrupt: Sequence[int]) -> int:

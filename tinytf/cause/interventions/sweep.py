@@ -24,12 +24,14 @@ from tinytf.trace.trace import Trace
 Interventions = tuple[Intervention, ...]
 """The interventions of one row of a batch, all in one layer."""
 Result = TypeVar("Result")
+_LOGITS = 2**24
+"""The most logits that are computed together."""
 
 
 def sweep(
     trace: Trace,
     rows: Mapping[str, Interventions],
-    read: int,
+    read: Sequence[int],
     measured: Callable[[Tensor], Sequence[Result]],
     size: Callable[[Result], float],
     on_progress: Progress = ignore_progress,
@@ -38,7 +40,7 @@ def sweep(
     subject: object,
     from_data: Callable[[Any], Result],
 ) -> tuple[list[Result | None], Verified]:
-    """Measure the logits (B, V) at position ``read`` under each of ``rows`` with ``measured``; results are in order.
+    """Measure the logits (B, P, V) at positions ``read`` under each of ``rows`` with ``measured``; results in order.
 
     The check compares the row of the largest ``size`` with a forward pass of its own. ``trace`` is the plain run of the
     text, recorded in every layer. After an interrupt, rows not yet measured are None. The file ``resume`` keeps results
@@ -46,7 +48,7 @@ def sweep(
     """
     names, interventions = tuple(rows), tuple(rows.values())
     values = [intervention.value for row in interventions for intervention in row]
-    log = ResumeLog(resume, subject, read, trace.model, trace.encoding.ids, names, *values)
+    log = ResumeLog(resume, subject, list(read), trace.model, trace.encoding.ids, names, *values)
     results = {number: from_data(log.found[name]) for number, name in enumerate(names) if name in log.found}
     remaining = [number for number in range(len(interventions)) if number not in results]
     remaining = remaining or [max(results, key=lambda number: size(results[number]))]  # which the check needs
@@ -86,9 +88,9 @@ def verify_logits(
 
 @torch.no_grad()
 def logits_of_rows(
-    trace: Trace, rows: Sequence[Interventions], remaining: Sequence[int], read: int, on_progress: Progress
+    trace: Trace, rows: Sequence[Interventions], remaining: Sequence[int], read: Sequence[int], on_progress: Progress
 ) -> Iterator[tuple[list[int], Tensor]]:
-    """Yield numbers of the ``remaining`` rows with their logits (B, V) at position ``read``, batch by batch."""
+    """Yield numbers of the ``remaining`` rows with their logits (B, P, V) at positions ``read``, batch by batch."""
     model = trace.model
     # The trace has the keys and values of the tokens before a change, but no recurrent state, nor the window of a
     # convolution.
@@ -99,12 +101,14 @@ def logits_of_rows(
     order = sorted(remaining, key=lambda number: (starts[number], rows[number][0].point.layer))
     done, n_resumed = 0, len(rows) - len(order)
     while done < len(order):
-        start = min(starts[order[done]], read)
+        start = min(starts[order[done]], *read)
         batch = order[done : done + max(1, max_tokens // (length - start))]
         with evaluating(model):
             numbers, hidden = _through(trace, {number: rows[number] for number in batch}, start)
-            logits = model.unembed(model.finish_rows(hidden, [read - start])[:, 0])
-        yield numbers, logits
+            states = model.finish_rows(hidden, [position - start for position in read])  # (B, P, C)
+        at_once = max(1, _LOGITS // (len(read) * model.config.vocab_size))
+        for first in range(0, len(numbers), at_once):
+            yield numbers[first : first + at_once], model.unembed(states[first : first + at_once])
         done += len(batch)
         on_progress(n_resumed + done, len(rows))
 

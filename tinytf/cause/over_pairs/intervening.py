@@ -17,6 +17,7 @@ from tinytf.cause.over_pairs.report import OverPairs, Quantity, Row
 from tinytf.cause.over_pairs.running import Measured, PairRun, Question, ask
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
+from tinytf.metric import Answer, Asked, Measure, MetricFunction
 from tinytf.nearest import did_you_mean
 from tinytf.pairs.pair import EncodedPair, Pairs, pair_set
 from tinytf.report import Progress, ignore_progress
@@ -65,14 +66,15 @@ class _Changed(Question):
 
     runs_again = True
     groups: Groups
+    measured: Measure
 
     @abstractmethod
     def interventions(self, run: PairRun) -> Sequence[Interventions]:
         """The interventions of each row; empty for a row that changes nothing."""
 
     @abstractmethod
-    def changed_run(self, run: PairRun) -> tuple[Trace, int, float]:
-        """The run that is changed, where it predicts, and the lead of the answer there."""
+    def changed_run(self, run: PairRun) -> tuple[Trace, float]:
+        """The run that is changed, and the metric in it."""
 
     def rows(self, run: PairRun) -> tuple[Row, ...]:
         return tuple(
@@ -81,21 +83,24 @@ class _Changed(Question):
         )
 
     def measure(self, run: PairRun) -> Measured:
-        trace, read, plain = self.changed_run(run)
+        trace, plain = self.changed_run(run)
         of_rows = self.interventions(run)
         leads = torch.full((len(of_rows),), plain, dtype=torch.float64)
         if len(of_rows) == 1:  # all steps of one row may be in several layers
-            leads[0] = run.lead(logits_with(trace, of_rows[0], read))
+            leads[0] = run.lead(logits_with(trace, of_rows[0], run.metric.positions)[None])
         else:
             chosen = torch.tensor([row for row, interventions in enumerate(of_rows) if interventions])
             changing = [of_rows[row] for row in chosen.tolist()]
-            for numbers, logits in logits_of_rows(trace, changing, range(len(changing)), read, ignore_progress):
+            for numbers, logits in logits_of_rows(
+                trace, changing, range(len(changing)), run.metric.positions, ignore_progress
+            ):
                 leads[chosen[numbers]] = run.lead(logits)
-        return Measured(torch.stack((leads - plain, (leads > 0).double())))
+        ahead = [(leads > 0).double()] if self.measured.is_lead else []
+        return Measured(torch.stack((leads - plain, *ahead)))
 
     def alone(self, run: PairRun, row: int) -> float:
-        trace, read, plain = self.changed_run(run)
-        return float(run.lead(logits_with(trace, self.interventions(run)[row], read))) - plain
+        trace, plain = self.changed_run(run)
+        return float(run.lead(logits_with(trace, self.interventions(run)[row], run.metric.positions)[None])) - plain
 
 
 def _from(run: PairRun) -> tuple[int, ...] | None:
@@ -106,21 +111,25 @@ def _from(run: PairRun) -> tuple[int, ...] | None:
 
 class _Ablate(_Changed):
     asked = "ablate"
-    quantities = (
-        Quantity("change", "change of the answer's lead, in logits, after the clean text", signed=True),
-        _AHEAD,
-    )
 
-    def __init__(self, groups: Groups, over: str | None, how: str, values: HookValues | None) -> None:
-        self.groups, self.sweep, self.values = groups, over, values
+    def __init__(
+        self, measured: Measure, groups: Groups, over: str | None, how: str, values: HookValues | None
+    ) -> None:
+        self.measured, self.groups, self.sweep, self.values = measured, groups, over, values
         self.even = values is None
         source = "" if values is None else values.source
         replacement = {"zero": "set to zero", "mean": f"set to the {source}"}.get(how, "given its corrupt values")
         self.words = f"the clean text, with {_named(groups, over)} {replacement}"
         self.key = ([list(groups), how], *(values.of.values() if values is not None else ()))
 
-    def changed_run(self, run: PairRun) -> tuple[Trace, int, float]:
-        return run.clean, run.position, run.clean_lead
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        of, unit = self.measured, f", in{self.measured.in_unit}," if self.measured.in_unit else ""
+        change = Quantity("change", f"change of {of.words}{unit} after the clean text", signed=True)
+        return (change, _AHEAD) if of.is_lead else (change,)
+
+    def changed_run(self, run: PairRun) -> tuple[Trace, float]:
+        return run.clean, run.clean_lead
 
     def interventions(self, run: PairRun) -> Sequence[Interventions]:
         if self.values is not None:
@@ -138,18 +147,21 @@ def ablate_over(
     at: str | Sequence[str] = (),
     *,
     sweep: str | None = None,
+    metric: str | MetricFunction | None = None,
+    answer: Answer = None,
     how: str = "zero",
     reference: Reference | str | Path | None = None,
     where: Sequence[str] = (),
     resume: Path | None = None,
     on_progress: Progress = ignore_progress,
 ) -> OverPairs:
-    """``ablate`` in the clean text of each pair: the change of the answer's lead, in logits.
+    """``ablate`` in the clean text of each pair: the change of a metric, by default of the answer's lead in logits.
 
     The steps of ``at`` are ablated together, or with ``sweep`` every head (``heads``), feed-forward (``ffn``) or layer
     (``layers``) alone. ``how`` is ``zero``, ``mean`` (over ``reference``, by default the model's own corpus), or
     ``resample``, the values of the pair's corrupt run. An interrupt ends it with the pairs so far; the file ``resume``
-    keeps them. ``pairs`` and ``where`` are as in ``attribute_over``.
+    keeps them. ``metric`` is as in ``patch``, with each pair's own answer, or one ``answer`` for all pairs, such as a
+    set of words. ``pairs`` and ``where`` are as in ``attribute_over``.
 
     Raises UsageError like PairSet and ``ablate``, for neither or both of ``at`` and ``sweep``, and with ``resample``
     for texts with different numbers of tokens; AddressError for a step that cannot be ablated.
@@ -160,25 +172,26 @@ def ablate_over(
         raise UsageError("over pairs, only a mean takes other texts", "resample takes each pair's corrupt run")
     chosen = pair_set(pairs, where)
     groups = _groups(model.config, sweep, at, ABLATED)
-    encoded = chosen.encoded(model, even=how == "resample")
+    wanted = Asked.of(model, metric, answer)
+    encoded = chosen.encoded(model, even=how == "resample" or wanted.reads_text, metric=metric, answer=answer)
     points = [point for group in groups.values() for point in group]
     values = None if how == "resample" else values_for(model, points, how, reference)
-    return ask(model, _Ablate(groups, sweep, how, values), chosen, encoded, where, on_progress, resume)
+    return ask(
+        model, _Ablate(wanted.measure(), groups, sweep, how, values), chosen, encoded, where, on_progress, resume
+    )
 
 
-def _share(name: str, meaning: str, each: str = "moved") -> Quantity:
-    return Quantity(name, f"share of the lead that {meaning}", signed=True, ratio=True, each=each)
+def _share(measured: Measure, name: str, meaning: str, each: str = "moved") -> Quantity:
+    of = "the lead" if measured.is_lead else measured.effect
+    return Quantity(name, f"share of {of} that {meaning}", signed=True, ratio=True, each=each)
 
 
 class _Patch(_Changed):
     asked = "patch"
     even = True
-    quantities: tuple[Quantity, ...] = (
-        _share("recovered", "the clean run brings back: 1 is the clean run, 0 the corrupt one"),
-        _AHEAD,
-    )
 
-    def __init__(self, groups: Groups, over: str | None, encoded: Sequence[EncodedPair]) -> None:
+    def __init__(self, measured: Measure, groups: Groups, over: str | None, encoded: Sequence[EncodedPair]) -> None:
+        self.measured = measured
         lengths = {len(pair.clean.ids) for pair in encoded}
         self.groups, self.sweep = groups, over
         self.by_position = over not in (None, "heads")
@@ -194,6 +207,11 @@ class _Patch(_Changed):
         self.words = f"the corrupt text, run with the clean values of {_named(groups, over)}, {where}"
         self.key = ([list(groups), self.by_position, self.aligned],)
 
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        meaning = "the clean run brings back: 1 is the clean run, 0 the corrupt one"
+        return (_share(self.measured, "recovered", meaning), *([_AHEAD] if self.measured.is_lead else []))
+
     def rows(self, run: PairRun) -> tuple[Row, ...]:
         if not self.aligned:
             return super().rows(run)
@@ -203,8 +221,8 @@ class _Patch(_Changed):
             for position in self.aligned
         )
 
-    def changed_run(self, run: PairRun) -> tuple[Trace, int, float]:
-        return run.corrupt, run.position, run.corrupt_lead
+    def changed_run(self, run: PairRun) -> tuple[Trace, float]:
+        return run.corrupt, run.corrupt_lead
 
     def interventions(self, run: PairRun) -> Sequence[Interventions]:
         positions = _from(run)
@@ -228,6 +246,8 @@ def patch_over(
     at: str | Sequence[str] = (),
     *,
     sweep: str | None = None,
+    metric: str | MetricFunction | None = None,
+    answer: Answer = None,
     where: Sequence[str] = (),
     resume: Path | None = None,
     on_progress: Progress = ignore_progress,
@@ -237,33 +257,38 @@ def patch_over(
     The steps of ``at`` are patched together at all positions, or with ``sweep`` each head (``heads``), or the stream
     (``residual``), attention (``attn``) or feed-forward (``ffn``) of each layer alone: at each position if all texts
     have the same number of tokens, otherwise at the predicting token. Over all pairs the share is
-    Σ (patched − corrupt) / Σ (clean − corrupt), of leads in logits. An interrupt ends it with the pairs so far; the
-    file ``resume`` keeps them. ``pairs`` and ``where`` are as in ``attribute_over``.
+    Σ (patched − corrupt) / Σ (clean − corrupt), of leads in logits or of another ``metric``, as in ``ablate_over``. An
+    interrupt ends it with the pairs so far; the file ``resume`` keeps them. ``pairs`` and ``where`` are as in
+    ``attribute_over``.
 
     Raises UsageError like PairSet, for texts of a pair with different numbers of tokens, for neither or both of ``at``
     and ``sweep``; AddressError for a step that cannot be patched.
     """
     chosen = pair_set(pairs, where)
     groups = _groups(model.config, sweep, at, PATCHED)
-    encoded = chosen.encoded(model)
-    return ask(model, _Patch(groups, sweep, encoded), chosen, encoded, where, on_progress, resume)
+    encoded = chosen.encoded(model, metric=metric, answer=answer)
+    measured = Asked.of(model, metric, answer).measure()
+    return ask(model, _Patch(measured, groups, sweep, encoded), chosen, encoded, where, on_progress, resume)
 
 
 class _Estimate(_Patch):
     asked = "patch_estimate"
 
-    def __init__(self, grid: Grid, how: str, steps: int, exact: bool) -> None:
-        self.grid, self.how, self.steps, self.exact = grid, how, steps, exact
+    def __init__(self, measured: Measure, grid: Grid, how: str, steps: int, exact: bool) -> None:
+        self.measured, self.grid, self.how, self.steps, self.exact = measured, grid, how, steps, exact
         self.groups, self.sweep, self.by_position, self.aligned = _sites(grid), grid.over, False, []
-        estimated = _share("estimated", "the clean run would bring back, by gradients: 1 is the clean run", "estimate")
-        beside = _share("exact", "exact patching brings back")
-        self.quantities = (estimated, beside) if exact else (estimated,)
         at = "at the corrupt run" if how == "gradient" else f"averaged over {steps} points between the texts"
         self.words = f"{_named(self.groups, grid.over)} at all positions: (clean − corrupt) · gradient {at}"
         self.key = ([grid.over, how, steps, exact],)
 
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        meaning = "the clean run would bring back, by gradients: 1 is the clean run"
+        estimated = _share(self.measured, "estimated", meaning, "estimate")
+        return (estimated, _share(self.measured, "exact", "exact patching brings back"))[: 1 + self.exact]
+
     def measure(self, run: PairRun) -> Measured:
-        contrast = Contrast(run.position, run.pair.answer, run.pair.versus, run.clean_lead, run.corrupt_lead)
+        contrast = Contrast(run.metric, run.position, run.clean_lead, run.corrupt_lead)
         effects = estimate_of(Runs(run.clean, run.corrupt, contrast), self.grid, self.how, self.steps).sites
         values = [torch.stack([effects[place] for place in self.grid.places()])]
         return Measured(torch.stack([*values, *([super().measure(run).values[0]] if self.exact else [])]))
@@ -280,15 +305,17 @@ def patch_estimate_pairs(
     how: str = "gradient",
     steps: int = STEPS,
     exact: bool = False,
+    metric: str | MetricFunction | None = None,
+    answer: Answer = None,
     where: Sequence[str] = (),
     resume: Path | None = None,
     on_progress: Progress = ignore_progress,
 ) -> OverPairs:
     """``patch_estimate`` of each pair, for ``heads``, ``neurons``, ``attn`` or ``ffn``, each at all positions.
 
-    Over all pairs the share is that of ``patch_over``; with ``exact``, exact patching of the same sites stands beside
-    it. An interrupt ends it with the pairs so far; the file ``resume`` keeps them. ``pairs`` and ``where`` are as in
-    ``attribute_over``. Raises the errors of ``patch_estimate`` and ``patch_over``.
+    Over all pairs the share, of the ``metric``, is that of ``patch_over``; with ``exact``, exact patching of the same
+    sites stands beside it. An interrupt ends it with the pairs so far; the file ``resume`` keeps them. ``pairs`` and
+    ``where`` are as in ``attribute_over``. Raises the errors of ``patch_estimate`` and ``patch_over``.
     """
     require_estimate(how, steps, model)
     if over == "residual":
@@ -296,6 +323,9 @@ def patch_estimate_pairs(
             "the whole stream of a layer patched is the clean run, and positions differ between pairs",
             "sweep heads, attn, ffn or neurons",
         )
-    question = _Estimate(Grid.of(over, table_of(model.config), None), how, steps, exact)
+    wanted = Asked.of(model, metric, answer)
+    wanted.require_gradient()
+    question = _Estimate(wanted.measure(), Grid.of(over, table_of(model.config), None), how, steps, exact)
     chosen = pair_set(pairs, where)
-    return ask(model, question, chosen, chosen.encoded(model), where, on_progress, resume)
+    encoded = chosen.encoded(model, metric=metric, answer=answer)
+    return ask(model, question, chosen, encoded, where, on_progress, resume)

@@ -14,6 +14,7 @@ from tinytf.look.attribute import attribute as attribute_one
 from tinytf.look.heads.measures import MEASURES, measures_of, require_attention
 from tinytf.look.lens import lens as lens_one
 from tinytf.look.lens import require_readable
+from tinytf.metric import Answer, Asked, Measure, MetricFunction
 from tinytf.nearest import did_you_mean
 from tinytf.pairs.pair import Pairs, pair_set
 from tinytf.report import Progress, Verified, ignore_progress
@@ -26,8 +27,17 @@ _LEAD = Quantity("lead", "logit(answer) − logit(versus)", signed=True)
 
 class _Attribute(Question):
     asked = "attribute"
-    words = "what each part adds to the lead of the answer after the clean text"
-    quantities = (Quantity("added", "the part's term of logit(answer) − logit(versus)", signed=True),)
+
+    def __init__(self, measured: Measure) -> None:
+        self.measured = measured
+        of = "the lead of the answer" if measured.is_lead else measured.words
+        self.words = f"what each part adds to {of} after the clean text"
+        self.words += "" if measured.name in ("logit", "logit_diff") else ", to first order"
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        of = "logit(answer) − logit(versus)" if self.measured.is_lead else self.measured.words
+        return (Quantity("added", f"the part's term of {of}", signed=True),)
 
     def rows(self, run: PairRun) -> tuple[Row, ...]:
         return tuple(self._summed(self._attribution(run)))
@@ -35,12 +45,20 @@ class _Attribute(Question):
     def measure(self, run: PairRun) -> Measured:
         attribution = self._attribution(run)
         values = torch.tensor([list(self._summed(attribution).values())], dtype=torch.float64)
-        what = "the parts of each pair sum to its difference of logits"
+        what = "the parts of each pair sum to its "
+        what += "difference of logits" if self.measured.is_lead else "logits times the gradient"
         return Measured(values, Verified(what, attribution.difference, attribution.allowed))
 
     def _attribution(self, run: PairRun) -> Attribution:
-        token, versus = run.pair.answer, run.pair.versus
-        return attribute_one(run.model, run.clean, token=token, versus=versus, position=str(run.position))
+        asked = run.pair.asked
+        return attribute_one(
+            run.model,
+            run.clean,
+            token=asked.answer,
+            versus=asked.versus,
+            metric=asked.metric,
+            position=str(run.position),
+        )
 
     def _summed(self, attribution: Attribution) -> dict[Row, float]:
         """The parts by row; the experts of a layer, which differ from text to text, count as its feed-forward."""
@@ -52,15 +70,27 @@ class _Attribute(Question):
 
 
 def attribute_over(
-    model: TextModel, pairs: Pairs, *, where: Sequence[str] = (), on_progress: Progress = ignore_progress
+    model: TextModel,
+    pairs: Pairs,
+    *,
+    metric: str | MetricFunction | None = None,
+    answer: Answer = None,
+    where: Sequence[str] = (),
+    on_progress: Progress = ignore_progress,
 ) -> OverPairs:
     """``attribute`` for the answer over ``versus`` after each clean text: the mean of what each part adds, in logits.
+
+    Another ``metric`` is split to first order, with each pair's answer, or one ``answer`` for all pairs.
 
     ``pairs`` are a PairSet, a file or rows; ``where`` chooses pairs by ``column=value``. Raises UsageError like
     PairSet and ``attribute``, with the line of the pair.
     """
     require_logits(model.transformer)
-    return _asked(model, _Attribute(), pairs, where, on_progress)
+    wanted = Asked.of(model, metric, answer)
+    wanted.require_gradient()
+    chosen = pair_set(pairs, where)
+    encoded = chosen.encoded(model, even=False, metric=metric, answer=answer)
+    return ask(model, _Attribute(wanted.measure()), chosen, encoded, where, on_progress)
 
 
 class _Lens(Question):
@@ -198,7 +228,7 @@ class _Score(Question):
     def measure(self, run: PairRun) -> Measured:
         both = (run.clean.logits_at(run.position), run.corrupt.logits_at(run.corrupt_position))
         logits = torch.stack([row.double().cpu() for row in both])  # (2, V)
-        lead, answer = run.lead(logits), logits[:, run.pair.answer]
+        lead, answer = run.lead(logits[:, None]), logits[:, run.pair.answer]
         rank = 1 + (logits > answer[:, None]).sum(dim=-1)
         log_p = answer - logits.logsumexp(dim=-1)
         return Measured(torch.stack((lead, (lead > 0).double(), (rank == 1).double(), log_p, rank.double())))

@@ -12,6 +12,7 @@ from tinytf.cause.interventions.grid import COLUMNS
 from tinytf.cause.interventions.patch import NOTHING, brings_back, is_nothing, where_it_moves
 from tinytf.cause.interventions.patch_estimate import Agreement
 from tinytf.estimate import LEAST, Estimate, estimates, mean_of
+from tinytf.metric import Measure
 from tinytf.pairs.pair import Pair
 from tinytf.report import Data, Report, Verified
 from tinytf.sentences import from_where_on, listed
@@ -91,23 +92,22 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Example(Data):
-    """A pair with its leads, logit(answer) − logit(versus), after its clean and its corrupt text."""
+    """A pair with its leads after its clean and its corrupt text: logit(answer) − logit(versus), or another metric.
 
-    ALSO: ClassVar = ("right",)
+    ``right``: the model prefers the answer after the clean text; None for another metric.
+    """
 
     pair: Pair
     clean_lead: float
     corrupt_lead: float
-
-    @property
-    def right(self) -> bool:
-        """Whether the model prefers the answer after the clean text."""
-        return self.clean_lead > 0
+    right: bool | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class OverPairs(Report):
     """One question asked of every pair: ``asked`` is the command's name, ``words`` says what was done or read.
+
+    ``metric`` is what was followed in its runs, by default the lead of the answer.
 
     ``examples`` are the measured pairs, of ``n_pairs``. ``rows`` × ``quantities`` hold the numbers. ``sweep`` says what
     every row is one of, where steps were changed one by one; ``columns`` name the positions of its map. Examples are
@@ -119,6 +119,7 @@ class OverPairs(Report):
     EVENTS: ClassVar = {"rows": "row", "examples": "pair", "checks": "check"}
 
     asked: str
+    metric: Measure
     words: str
     sweep: str | None
     pairs: str
@@ -136,9 +137,11 @@ class OverPairs(Report):
         return len(self.examples) < self.n_pairs
 
     @property
-    def right(self) -> float:
-        """The share of the pairs that the model answers right."""
-        return sum(example.right for example in self.examples) / len(self.examples)
+    def right(self) -> float | None:
+        """The share of the pairs that the model answers right; None for a metric that is no lead."""
+        return (
+            sum(bool(example.right) for example in self.examples) / len(self.examples) if self.metric.is_lead else None
+        )
 
     @property
     def _leads(self) -> Tensor:
@@ -166,16 +169,31 @@ class OverPairs(Report):
         of the same texts and answers are on one side. Fewer than twice LEAST pairs pick it and measure it together,
         without an interval.
         """
-        keys = [(one.pair.clean, one.pair.corrupt, one.pair.answer, one.pair.versus) for one in self.examples]
-        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        sides, leads, first = torch.tensor([numbers[key] % 2 == 0 for key in keys]), self._leads, self.quantities[0]
-        if len(numbers) < 2 * LEAST or len(self.rows) == 1:
+        sides, leads, first, keys = self.sides, self._leads, self.quantities[0], self.keys
+        if len(set(keys)) < 2 * LEAST or len(self.rows) == 1:
             every = torch.ones_like(sides)
             row = self.by if not sign else first.picked(leads, every, sign)
             mean = first.means[row]
             return row, mean if len(self.rows) == 1 else Estimate(mean.value), len(keys)
         row = first.picked(leads, sides, sign)
         return row, first.with_values(first.values[~sides][:, [row]], leads[~sides]).means[0], int((~sides).sum())
+
+    @property
+    def keys(self) -> list[tuple[str, ...]]:
+        """What each pair says: those that say the same are one."""
+        return [(one.pair.clean, one.pair.corrupt, one.pair.answer, one.pair.versus) for one in self.examples]
+
+    @property
+    def sides(self) -> Tensor:
+        """Which pairs pick a row for the others to measure, (pairs,) bool; those that say the same are on one side."""
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(self.keys))}
+        return torch.tensor([numbers[key] % 2 == 0 for key in self.keys])
+
+    @property
+    def counts(self) -> Tensor:
+        """What the first quantity is divided by, (pairs,): the effect of each pair for a share, else 1."""
+        clean, corrupt = self._leads.T
+        return clean - corrupt if self.quantities[0].ratio else torch.ones_like(clean)
 
     @property
     def strongest_mean(self) -> Estimate:
@@ -254,6 +272,7 @@ class OverPairs(Report):
         leads_from = [None if start is None else self.rows[start].name for start in starts]
         return {
             "asked": self.asked,
+            **self.members("metric"),
             "words": self.words,
             "sweep": self.sweep,
             "pairs": {"name": self.pairs, "where": list(self.where), "count": self.n_pairs},
@@ -262,7 +281,10 @@ class OverPairs(Report):
             **self.members("effect"),
             "quantities": [quantity.to_dict() for quantity in self.quantities],
             "rows": [
-                {**self._where(row), **{quantity.name: quantity.means[index].to_dict() for quantity in self.quantities}}
+                {
+                    **self.where_of(row),
+                    **{quantity.name: quantity.means[index].to_dict() for quantity in self.quantities},
+                }
                 for index, row in enumerate(self.rows)
             ],
             "by": self.rows[self.by].name,
@@ -279,7 +301,7 @@ class OverPairs(Report):
             **self.members("checks"),
         }
 
-    def _where(self, row: Row) -> dict[str, Any]:
+    def where_of(self, row: Row) -> dict[str, Any]:
         """A row's name, with its layer and its head, unit or position, if it has them."""
         places = {"layer": row.layer, self.axis: row.column}
         return {"name": row.name, **{name: number for name, number in places.items() if number is not None}}
@@ -318,7 +340,7 @@ def percent_of(estimate: Estimate) -> str:
 def _attribute(report: OverPairs) -> str:
     """The parts that add and take away most, each where its whole interval is on that side of 0."""
     told = []
-    for sign, does in ((1, "adds most to the answer's lead"), (-1, "takes most away")):
+    for sign, does in ((1, f"adds most to {report.metric.words}"), (-1, "takes most away")):
         row, mean, others = report.confirmed(sign)
         if mean.value * sign > 0 and (mean.is_clear or mean.low is None):
             told.append(f"{report.rows[row].name} {does}, {interval(mean)}{_by_others(report, mean, others)}")
@@ -338,19 +360,19 @@ def _ablate(report: OverPairs) -> str:
     unclear = mean.low is not None and not mean.is_clear
     if len(report.rows) == 1:
         moves = "does not clearly move" if unclear else "moves"
-        return f"Ablating {name} {moves} the answer's lead, {before:+.3g}: by {interval(mean)}{over}."
-    moved = f"the answer's lead, {before:+.3g}, by {interval(mean)}{over}"
+        return f"Ablating {name} {moves} {report.metric.words}, {before:+.3g}: by {interval(mean)}{over}."
+    moved = f"{report.metric.words}, {before:+.3g}, by {interval(mean)}{over}"
     if unclear:
         return f"Of {len(report.rows):,} ablations, none clearly matters: that of {name} moves {moved}."
     return f"Of {len(report.rows):,} ablations, that of {name} matters most: it moves {moved}."
 
 
 def _patch(report: OverPairs) -> str:
-    if no_effect := without_effect(report.effect):
+    if no_effect := without_effect(report.effect, report.metric):
         return f"{report.over.capitalize()}, {no_effect}."
     row, mean, others = report.confirmed()
     clean, corrupt = (lead.value for lead in report.leads)
-    if not clean > corrupt:
+    if report.metric.is_lead and not clean > corrupt:
         return (
             f"{report.over.capitalize()}, the answers lead no more after the clean texts than after the corrupt ones."
         )
@@ -360,17 +382,18 @@ def _patch(report: OverPairs) -> str:
     start = f"{report.over.capitalize()}, {'estimated by gradients, ' * estimated}"
     several = len(report.rows) > 1
     if several and (is_nothing(mean.value) or (mean.low is not None and not mean.is_clear)):
-        return f"{start}no patch {NOTHING} the answer's lead."
+        return f"{start}no patch {NOTHING} {report.metric.effect}."
     moved = brings_back(mean.value, "" if estimated else "s", percent_of(mean))
     more = f", the most of {len(report.rows):,} patches{_by_others(report, mean, others)}" if several else ""
-    return f"{start}{name} of the clean run {'would ' * estimated}{moved} of the answer's lead{more}."
+    return f"{start}{name} of the clean run {'would ' * estimated}{moved} of {report.metric.effect}{more}."
 
 
-def without_effect(effect: Estimate) -> str:
-    """That clean and corrupt texts lead alike, where the interval of their paired difference has 0; else empty."""
+def without_effect(effect: Estimate, metric: Measure) -> str:
+    """That clean and corrupt texts have one ``metric``, where the interval of their difference has 0; else empty."""
     if effect.low is None or effect.is_clear:
         return ""
-    return f"the pairs have no clear effect: clean texts raise the lead by {interval(effect)}, so no share is given"
+    what = "the lead" if metric.is_lead else metric.words
+    return f"the pairs have no clear effect: clean texts raise {what} by {interval(effect)}, so no share is given"
 
 
 def _where_it_moves(report: OverPairs) -> str:
@@ -381,7 +404,8 @@ def _where_it_moves(report: OverPairs) -> str:
     start, end = int(shares[0].argmax()), int(shares[-1].argmax())
     names = [f"position {report.columns[column].removesuffix(' …')}" for column in (start, end)]
     moved = where_it_moves(shares, (start, end), (names[0], names[1]))
-    what = f"{report.over.capitalize()}, what decides is {moved}: patched there, at least half of the lead comes back."
+    what = f"{report.over.capitalize()}, what decides is {moved}: patched there, at least half of "
+    what = f"{what}{'the lead' if report.metric.is_lead else report.metric.effect} comes back."
     return what if moved else ""
 
 
@@ -408,7 +432,7 @@ def _heads(report: OverPairs) -> str:
 
 
 def _score(report: OverPairs) -> str:
-    right, (clean, corrupt) = sum(example.right for example in report.examples), report.leads
+    right, (clean, corrupt) = sum(bool(example.right) for example in report.examples), report.leads
     leads = (
         f"the answer leads by {interval(clean)} after the clean text and by {interval(corrupt)} after the corrupt one"
     )

@@ -13,10 +13,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.cause.interventions.prediction import predicted_at
+from tinytf.cause.interventions.prediction import logits_at, predicted_at
 from tinytf.cause.over_pairs.report import IN_ORDER, Example, OverPairs, Quantity, Row
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError, at_line
+from tinytf.metric import Metric
 from tinytf.pairs.pair import EncodedPair, PairSet
 from tinytf.report import About, Progress, Verified
 from tinytf.resume_log import ResumeLog, checksum
@@ -32,7 +33,7 @@ _ROOM = 2**28
 
 @dataclass(frozen=True, eq=False)
 class PairRun:
-    """A pair and its plain runs; the clean text predicts at ``position``."""
+    """A pair, its plain runs, and the ``metric`` in them; the clean text predicts at ``position``."""
 
     model: TextModel
     pair: EncodedPair
@@ -40,18 +41,20 @@ class PairRun:
     corrupt: Trace
     position: int
     corrupt_position: int
+    metric: Metric
 
     def lead(self, logits: Tensor) -> Tensor:
-        """The lead of the answer, logit(answer) − logit(versus): logits (…, V) -> (…), float64."""
-        return (logits[..., self.pair.answer].double() - logits[..., self.pair.versus].double()).cpu()
+        """The metric, by default the lead of the answer: logits (B, P, V) -> (B,), float64."""
+        return self.metric.of(logits).cpu()
 
     @property
     def clean_lead(self) -> float:
-        return float(self.lead(self.clean.logits_at(self.position)))
+        return float(self.lead(logits_at(self.clean, self.metric.positions)[None]))
 
     @property
     def corrupt_lead(self) -> float:
-        return float(self.lead(self.corrupt.logits_at(self.corrupt_position)))
+        shift = self.corrupt_position - self.position
+        return float(self.lead(logits_at(self.corrupt, [at + shift for at in self.metric.positions])[None]))
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,13 @@ def ask(
     """Ask a question of every pair. An interrupt ends it with the pairs so far; ``resume`` keeps them in a file."""
     if model.config.encoder is not None:
         raise UsageError("pairs are asked of one stack, and this model has two", "patch two sources, one target")
-    names = [checksum([pair.clean.ids, pair.corrupt.ids, pair.answer, pair.versus]) for pair in encoded]
+    asked = [pair.asked for pair in encoded]
+    if resume is not None and not isinstance(asked[0].metric, str):
+        raise UsageError("measurements by a function of your own cannot be resumed", "leave out resume")
+    names = [
+        checksum([pair.clean.ids, pair.corrupt.ids, str(of.metric), list(of.answer or ()), list(of.versus or ())])
+        for pair, of in zip(encoded, asked, strict=True)
+    ]
     log = ResumeLog(resume, "over pairs", question.asked, *question.key, model.transformer)
     results = {number: log.found[name] for number, name in enumerate(names) if name in log.found}
     try:
@@ -146,6 +155,7 @@ def ask(
                 "tinytf score --pairs FILE shows the leads",
             )
         raise UsageError(f"no text of {pairs.name} has a number for {quantities[0].name}", "give longer texts")
+    measure = asked[0].measure()
     by = range(values.shape[2])[IN_ORDER.get(question.asked, quantities[0].ranked[0])]
     strongest = int(values[:, 0, by].abs().nan_to_num(-1.0).argmax())
     (run,) = _runs(model, question, [encoded[numbers[strongest]]], pairs.name)
@@ -158,12 +168,16 @@ def ask(
     checks = [Verified(**results[number]["check"]) for number in numbers if results[number]["check"]]
     return OverPairs(
         asked=question.asked,
+        metric=measure,
         words=question.words,
         sweep=question.sweep,
         pairs=pairs.name,
         where=tuple(where),
         n_pairs=len(encoded),
-        examples=tuple(Example(encoded[i].pair, *lead) for i, lead in zip(numbers, leads.tolist(), strict=True)),
+        examples=tuple(
+            Example(encoded[i].pair, clean, corrupt, clean > 0 if measure.is_lead else None)
+            for i, (clean, corrupt) in zip(numbers, leads.tolist(), strict=True)
+        ),
         rows=rows,
         columns=question.columns,
         quantities=quantities,
@@ -220,5 +234,7 @@ def _runs(model: TextModel, question: Question, pairs: Sequence[EncodedPair], na
         for trace, position, text in zip(traces, positions, (pair.clean, pair.corrupt), strict=True):
             trace.about = About(model, text)
             require_finite(trace, trace.logits_at(position))
-        runs.append(PairRun(model, pair, traces[0], traces[1], *positions))
+        metric = pair.asked.bind(traces[0], positions[0], shown=model.shown)
+        first, other = (pair.asked.position(position) for position in positions)
+        runs.append(PairRun(model, pair, traces[0], traces[1], first, other, metric))
     return runs

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from tinytf.cause.interventions.edits import Edit, edited
-from tinytf.cause.interventions.prediction import log_probabilities, predicted_at
+from tinytf.cause.interventions.prediction import log_probabilities, metric_data, predicted_at
 from tinytf.cause.interventions.values import Reference
 from tinytf.cause.steer.applying import Change, Steering, Vectors, hidden_states, signed, steered_model, steering_of
-from tinytf.compare.measures import divergence
 from tinytf.errors import UsageError
 from tinytf.estimate import Estimate, estimates
+from tinytf.metric import METRICS, Asked, Metric, MetricFunction, divergence
 from tinytf.model.cache import require_decoder
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Data, Progress, Report, Verified, ignore_progress
@@ -37,7 +37,7 @@ _EDITED = "the logits at the largest strength are those of Model.edited"
 class Dose(Data):
     """The prediction at one strength: a probability and logit for each asked token, and the most probable token.
 
-    ``difference`` is the logit of the first asked token minus that of the second. ``kl`` is KL(plain ‖ steered) in nats
+    ``value`` is the metric of the curve. ``kl`` is KL(plain ‖ steered) in nats
     of the prediction, ``elsewhere`` its mean over the tokens of the other texts, with its interval over texts.
     """
 
@@ -46,7 +46,7 @@ class Dose(Data):
     logits: tuple[float, ...]
     best: int
     kl: float
-    difference: float | None = None
+    value: float
     elsewhere: Estimate | None = None
 
 
@@ -54,9 +54,10 @@ class Dose(Data):
 class SteeringCurve(Report):
     """What a vector does at rising strengths to the prediction at ``position``, for the tokens ``asked``.
 
-    ``steering`` is the vector at strength 1; ``reference`` names the other texts and is empty without any. ``check``
-    compares the strongest dose with the same change made by ``Model.edited``. ``planned`` is the number of strengths
-    that were asked for: Ctrl-C leaves fewer.
+    ``metric`` is what is followed: by default the difference of the logits of the first two tokens asked for, or the
+    probability of a single one. ``steering`` is the vector at strength 1; ``reference`` names the other texts and is
+    empty without any. ``check`` compares the strongest dose with the same change made by ``Model.edited``. ``planned``
+    is the number of strengths that were asked for: Ctrl-C leaves fewer.
     """
 
     KIND = "steer_curve"
@@ -65,6 +66,7 @@ class SteeringCurve(Report):
     steering: str
     position: int
     asked: tuple[int, ...]
+    metric: Metric
     doses: tuple[Dose, ...]
     reference: str
     check: Verified
@@ -76,10 +78,8 @@ class SteeringCurve(Report):
 
     @property
     def response(self) -> tuple[float, ...]:
-        """What the sentence is about at each strength: the first two asked tokens' difference of logits, or of one
-        token its probability.
-        """
-        return tuple(dose.probabilities[0] if dose.difference is None else dose.difference for dose in self.doses)
+        """The metric at each strength."""
+        return tuple(dose.value for dose in self.doses)
 
     @property
     def direction(self) -> int:
@@ -90,8 +90,9 @@ class SteeringCurve(Report):
     def in_a_sentence(self) -> str:
         """What the response does from the lowest strength to the highest, and what the largest costs other texts."""
         first, last = self.doses[0], self.doses[-1]
-        is_share, name = first.difference is None, self.shown(self.asked[0])
-        what = str(name) if is_share else f"the lead of {name} over {self.shown(self.asked[1])} in logits"
+        metric, is_share = self.metric, self.metric.name == "prob"
+        what = f"{metric.words}{metric.in_unit and f' in{metric.in_unit}'}"
+        what = str(self.shown(metric.answer[0])) if is_share and len(metric.answer) == 1 else what
         values = [percent(value) if is_share else signed(round(value, 2) + 0.0, "+.2f") for value in self.response]
         where, has = f"From {signed(first.strength)} to {signed(last.strength)}", "has" if is_share else "is"
         if len(values) == 1:
@@ -115,7 +116,7 @@ class SteeringCurve(Report):
             numbers = zip(self.asked, dose.pop("probabilities"), dose.pop("logits"), strict=True)
             dose["asked"] = [{**self.named(i), "probability": share, "logit": logit} for i, share, logit in numbers]
             dose["best"] = self.named(dose["best"])
-        return {**data, "asked": [self.named(token) for token in self.asked]}
+        return {**data, **metric_data(self, self.metric), "asked": [self.named(token) for token in self.asked]}
 
 
 def require_strengths(strengths: Sequence[float]) -> tuple[float, ...]:
@@ -135,6 +136,7 @@ def steer_curve(
     *,
     strengths: Sequence[float] = STRENGTHS,
     ask: Sequence[str | int] = (),
+    metric: str | MetricFunction | None = None,
     reference: Reference | None = None,
     tokens: int = TOKENS,
     on_progress: Progress = ignore_progress,
@@ -142,43 +144,59 @@ def steer_curve(
     """What the vectors ``add`` do to the prediction for ``text``, times each of ``strengths``, and to other texts.
 
     ``ask`` are tokens; by default those that are most probable at the lowest strength, at 0 and at the highest.
+    ``metric`` is one of METRICS of the tokens asked for, or a function as in ``patch``; by default ``logit_diff`` of
+    the first two, or ``prob`` of one.
     ``reference`` are other texts (see ``Model.reference``), of which the first are run, up to ``tokens`` tokens. Raises
     UsageError for a text without a prediction and for strengths that are not finite, and the errors of ``steered``.
     """
     strengths, steering = require_strengths(strengths), steering_of(model, add)
     others = [] if reference is None else _first(model, reference, tokens)
-    trace, plain = model.trace(text), model.transformer
-    position, encoding = predicted_at(trace), trace.encoding
-    asked = list(dict.fromkeys(model.find_outcome(word, "ask") for word in ask))
-    before = _prediction(plain, encoding, position)
+    wanted = None if metric is None else _asked_for(model, metric, ask)
+    trace = model.trace(text) if wanted is None else wanted.trace(model, text)
+    plain, predicted = model.transformer, predicted_at(trace)
+    position, encoding, followed = predicted, trace.encoding, None
+    if wanted is None:
+        asked = list(dict.fromkeys(model.find_outcome(word, "ask") for word in ask))
+    else:
+        position = wanted.position(predicted)
+        second = int(trace.logits_at(position).topk(2).indices[1])
+        followed = wanted.bind(trace, predicted, second, shown=model.shown, run="plain")
+        asked = list(dict.fromkeys(followed.followed))
+    read = (position,) if followed is None else followed.read(position)
+    before = _prediction(plain, encoding, read)[read.index(position)]
     hidden = [hidden_states(plain, other.ids, other.types) for other in others]
     after: list[Tensor] = []
     costs: list[Estimate | None] = []
     try:
         for number, strength in enumerate(strengths):
             steered = steered_model(model, _times(steering, strength)).transformer
-            logits = _prediction(steered, encoding, position)
+            logits = _prediction(steered, encoding, read)
             costs.append(_cost(plain, steered, others, hidden))
             after.append(logits)
             on_progress(number + 1, len(strengths))
     except KeyboardInterrupt:
         if not after:
             raise
-    asked = asked or list(dict.fromkeys(int(logits.argmax()) for logits in (before, after[0], after[-1])))
+    there = [logits[read.index(position)] for logits in after]
+    asked = asked or list(dict.fromkeys(int(logits.argmax()) for logits in (before, there[0], there[-1])))
+    if followed is None:
+        name, versus = ("logit_diff", (asked[1],)) if len(asked) > 1 else ("prob", None)
+        followed = Asked(name, (asked[0],), versus).bind(trace, predicted, shown=model.shown, run="plain")
     before = log_probabilities(before)
     doses = []
-    for strength, logits, cost in zip(strengths, after, costs, strict=False):
+    for strength, every, logits, cost in zip(strengths, after, there, costs, strict=False):
         log_p, row = log_probabilities(logits), logits.double()[asked]
-        difference = float(row[0] - row[1]) if len(asked) > 1 else None
+        value = float(followed.of(every[None]))
         moved = float(divergence(before.exp(), before, log_p))
         shares = tuple(log_p[asked].exp().tolist())
-        doses.append(Dose(strength, shares, tuple(row.tolist()), int(logits.argmax()), moved, difference, cost))
+        doses.append(Dose(strength, shares, tuple(row.tolist()), int(logits.argmax()), moved, value, cost))
     largest = max(range(len(doses)), key=lambda number: abs(strengths[number]))
-    check = _checked(model, encoding, position, _times(steering, strengths[largest]), after[largest])
+    check = _checked(model, encoding, read, _times(steering, strengths[largest]), after[largest])
     where = "" if reference is None else str(replace(reference, texts=tuple(others)))
     return SteeringCurve(
-        str(steering), position, tuple(asked), tuple(doses), where, check, len(strengths), about=About(model, encoding)
-    )
+        str(steering), position, tuple(asked), followed, tuple(doses), where, check, len(strengths),
+        about=About(model, encoding),
+    )  # fmt: skip
 
 
 def _first(model: TextModel, reference: Reference, tokens: int) -> list[Encoding]:
@@ -200,9 +218,20 @@ def _times(steering: Steering, strength: float) -> list[Change]:
     return [replace(change, vector=change.vector * strength) for change in steering.changes]
 
 
-def _prediction(model: Transformer, encoding: Encoding, position: int) -> Tensor:
-    """The logits (V,) at a position."""
-    return model.unembed(hidden_states(model, encoding.ids, encoding.types)[position]).cpu()
+def _asked_for(model: TextModel, metric: str | MetricFunction, ask: Sequence[str | int]) -> Asked:
+    """A metric of the tokens asked for. Raises UsageError for more of them than it takes."""
+    words, kind = list(ask), METRICS.get(metric) if isinstance(metric, str) else None
+    if kind is not None and kind.answer == "set":
+        return Asked.of(model, metric, words or None, names=("ask", "ask"))
+    if len(words) > 1 + (kind is not None and kind.versus):
+        raise UsageError(f"the metric {metric} is not of {len(words)} tokens", "take prob, which is of a set")
+    answer, versus = (*words, None, None)[:2]
+    return Asked.of(model, metric, answer, versus, names=("ask", "ask"))
+
+
+def _prediction(model: Transformer, encoding: Encoding, positions: Sequence[int]) -> Tensor:
+    """The logits (P, V) at some positions."""
+    return model.unembed(hidden_states(model, encoding.ids, encoding.types)[list(positions)]).cpu()
 
 
 def _cost(
@@ -223,7 +252,7 @@ def _cost(
 
 
 def _checked(
-    model: TextModel, encoding: Encoding, position: int, changes: Sequence[Change], logits: Tensor
+    model: TextModel, encoding: Encoding, read: Sequence[int], changes: Sequence[Change], logits: Tensor
 ) -> Verified:
     """Compare the logits with those of ``Model.edited``, whose functions add the same vectors to whole texts."""
 
@@ -233,6 +262,6 @@ def _checked(
     with ExitStack() as stack:
         for change in changes:
             stack.enter_context(edited(model, {change.at: added(change.vector)}))
-        expected = _prediction(model.transformer, encoding, position)
+        expected = _prediction(model.transformer, encoding, read)
     limit = allowed(RUN, logits.dtype) * max(1.0, float(expected.abs().max()))
     return Verified(_EDITED, float((logits.double() - expected.double()).abs().max()), limit)

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from tinytf.cause.steer.applying import Steering, Vectors, hidden_states, steered_model, steering_of
-from tinytf.compare.measures import divergence
 from tinytf.errors import UsageError
 from tinytf.generate.continuing import Streaming, encoded, steps_after
 from tinytf.generate.loop import GeneratedToken, cache_for
 from tinytf.generate.options import by_keyword
 from tinytf.generate.report import Generation
 from tinytf.generate.underway import Underway, begin_generation
+from tinytf.metric import divergence
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Verified
 from tinytf.sentences import listed
