@@ -1,0 +1,161 @@
+"""A forward pass that is linear in what tokens and feed-forwards add: attention patterns and norm scales are constants.
+
+It is the model's own pass, hooked: maps of queries and keys and the standard deviations of norms carry no gradient, and
+the output of each feed-forward is a leaf. So the gradient of what a transcoder reads, with respect to these leaves, is
+the direct effect of every earlier output on it (Ameisen et al. 2025, "Circuit Tracing"). Shapes: T tokens, C d_model,
+O width of the step that a transcoder writes, V vocabulary, N targets.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tinytf.features.coder import SparseCoder
+from tinytf.features.place import Place
+from tinytf.model.transformer import Transformer
+from tinytf.parts.row import Step
+from tinytf.steps.operations import Cap, Norm
+from tinytf.steps.operations.norm import gain_of
+from tinytf.steps.operations.operation import wide
+from tinytf.steps.table import table_of
+from tinytf.trace.hooks import module_of, stepwise
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A feed-forward that is replaced: the transcoder (None: there is none), where it reads, and where it writes."""
+
+    layer: int
+    coder: SparseCoder | None
+    read: Place | None
+    write: Step
+
+
+class Frozen:
+    """A pass of ids (T,) with the feed-forwards of ``replaced`` as leaves.
+
+    ``start`` (1, T, C) enters the first layer, ``written`` (1, T, O) is what each feed-forward adds beside a skip
+    connection, ``read`` (1, T, C) what each transcoder reads, and ``logits`` (V,) those after the last token, before a
+    cap.
+    """
+
+    def __init__(self, model: Transformer, ids: Sequence[int], replaced: Sequence[Replaced]) -> None:
+        self.model, self.replaced = model, replaced
+        self.ids = torch.tensor([ids], device=model.embed.tokens.weight.device)
+        self._maps: dict[tuple[str, int | None], Tensor] = {}
+        self._scales: dict[tuple[str, int | None], Tensor] = {}
+        self.start, self.written = torch.empty(0), dict[int, Tensor]()
+        with torch.inference_mode(False), torch.enable_grad():
+            self.read, self.logits = self._run(self._leaf, self._written_leaf)
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """``start``, then what each feed-forward adds, in the order of ``replaced``."""
+        return [self.start, *(self.written[at.layer] for at in self.replaced)]
+
+    def gradients(self, output: Tensor, directions: Tensor) -> list[Tensor]:
+        """The gradients (N, 1, T, …) of the products of an output with N ``directions`` of its shape, for each leaf."""
+        found = torch.autograd.grad(
+            output, self.leaves, directions, retain_graph=True, allow_unused=True, is_grads_batched=True
+        )
+        zeros = (leaf.new_zeros(()).expand(len(directions), *leaf.shape) for leaf in self.leaves)
+        return [zero if gradient is None else gradient for gradient, zero in zip(found, zeros, strict=True)]
+
+    @torch.no_grad()
+    def constants(self, added: Mapping[int, Tensor]) -> tuple[dict[int, Tensor], Tensor]:
+        """``read`` and ``logits`` with the same patterns and scales, if tokens add nothing and each feed-forward only
+        the vectors ``added`` (T, O): what biases make.
+        """
+        return self._run(
+            torch.zeros_like, lambda layer, value: added[layer].to(value).expand_as(value), replayed=True
+        )
+
+    def _leaf(self, value: Tensor) -> Tensor:
+        self.start = value.detach().clone().requires_grad_()
+        return self.start
+
+    def _written_leaf(self, layer: int, value: Tensor) -> Tensor:
+        self.written[layer] = value.detach().clone().requires_grad_()
+        return self.written[layer]
+
+    def _run(
+        self, start: Callable[[Tensor], Tensor], written: Callable[[int, Tensor], Tensor], *, replayed: bool = False
+    ) -> tuple[dict[int, Tensor], Tensor]:
+        read: dict[int, Tensor] = {}
+        with self._hooked(read, start, written, replayed):
+            hidden = self.model.hidden(self.ids)
+            rows = self.model.over_vocabulary(hidden[0, -1])
+        return read, self.before_cap(rows)
+
+    def before_cap(self, rows: Mapping[str, Tensor]) -> Tensor:
+        """Logits, from all steps over the vocabulary: the last one before a cap."""
+        table = table_of(self.model.config)
+        linear = takewhile(lambda name: not isinstance(table.by_name[name].operation, Cap), rows)
+        return rows[list(linear)[-1]]
+
+    @contextmanager
+    def _hooked(
+        self, read: dict[int, Tensor], start: Callable[[Tensor], Tensor], written: Callable[[int, Tensor], Tensor],
+        replayed: bool,
+    ) -> Iterator[None]:  # fmt: skip
+        table, model = table_of(self.model.config), self.model
+        reads = {(at.read.name, at.read.layer): at for at in self.replaced if at.read is not None}
+        writes = {(at.write.name, at.layer): at for at in self.replaced}
+        with ExitStack() as stack:
+            stack.enter_context(stepwise(model))
+            hook = model.blocks[0].register_forward_pre_hook(lambda _, args: (start(args[0]), *args[1:]))
+            stack.callback(hook.remove)
+            for step, layer in table.rows:
+                if not step.runs:
+                    continue
+                key, module = (step.name, layer), module_of(model, step, layer)
+                if step.is_map:
+                    stack.callback(module.register_forward_hook(partial(self._map, key, replayed)).remove)
+                if type(step.operation) is Norm:
+                    at = reads.get(key)
+                    into = read if at is not None and at.read is not None and at.read.before_gain else {}
+                    norm = partial(self._norm, key, step.operation, replayed, into)
+                    stack.callback(module.register_forward_hook(norm).remove)
+                if (at := reads.get(key)) is not None and at.read is not None and not at.read.before_gain:
+                    stack.callback(module.register_forward_hook(partial(_keep, read, at.layer)).remove)
+                if (at := writes.get(key)) is not None:
+                    stack.callback(module.register_forward_hook(partial(_write, at, read, written)).remove)
+            yield
+
+    def _map(self, key: tuple[str, int | None], replayed: bool, module: nn.Module, args: Any, result: Tensor) -> Tensor:
+        return self._maps[key] if replayed else self._maps.setdefault(key, result.detach())
+
+    def _norm(
+        self, key: tuple[str, int | None], operation: Norm, replayed: bool, into: dict[int, Tensor], module: nn.Module,
+        args: Any, result: Tensor,
+    ) -> Tensor:  # fmt: skip
+        x = wide(args[0])
+        centred = x - x.mean(dim=-1, keepdim=True) if operation.centred else x
+        if not replayed:
+            self._scales[key] = (centred.square().mean(dim=-1, keepdim=True) + operation.eps).sqrt().detach()
+        normed = centred / self._scales[key]
+        if key[1] is not None:
+            into[key[1]] = normed
+        bias = getattr(module, "bias", None)
+        gained = normed * gain_of(module)
+        return (gained if bias is None else gained + bias).to(result.dtype)
+
+
+def _keep(read: dict[int, Tensor], layer: int, module: nn.Module, args: Any, result: Tensor) -> None:
+    read[layer] = result
+
+
+def _write(
+    at: Replaced, read: Mapping[int, Tensor], written: Callable[[int, Tensor], Tensor], module: nn.Module, args: Any,
+    result: Tensor,
+) -> Tensor:  # fmt: skip
+    if at.coder is None or at.coder.skip is None:
+        return written(at.layer, result)
+    skipped = (read[at.layer].to(at.coder.skip) @ at.coder.skip.T).to(result)
+    return written(at.layer, result - skipped) + skipped
