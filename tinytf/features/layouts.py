@@ -172,9 +172,7 @@ def _gemma_scope_2(path: Path) -> SparseCoder:
         tensors["W_skip"] = tensors.pop("affine_skip_connection").T.contiguous()
     steps = [_module_step(str(config.get(f"hf_hook_point_{end}") or "")) for end in ("in", "out")]
     transcoder = bool(steps[1])
-    coder = made(
-        path.parent, "Gemma Scope 2", "jumprelu", tensors, 0, transcoder, False, [] if steps[0] else [_UNSAID]
-    )
+    coder = made(path.parent, "Gemma Scope 2", "jumprelu", tensors, 0, transcoder, False, [] if steps[0] else [_UNSAID])
     name = safe(str(config.get("model_name") or ""))
     return replace(coder, reads=steps[0], writes=steps[1] or steps[0], trained_on=name)
 

@@ -35,6 +35,7 @@ _BUFFER = 32  # batches that are shuffled together
 HELD_OUT = 0.05  # of the characters of the corpus
 MEASURED = 8192  # tokens of it, at most
 _POINTS = 200  # of the curve
+ONE_DOCUMENT = "the corpus is one document, and nothing of it can be held out"
 
 
 @dataclass(frozen=True)
@@ -306,9 +307,7 @@ def _run(
     """What a pass over the documents to train on yields, and the windows of those held out."""
     train, held_out = corpus.split(HELD_OUT)
     if not len(held_out):
-        raise UsageError(
-            "the corpus is one document, and nothing of it can be held out", "separate two by a blank line"
-        )
+        raise UsageError(ONE_DOCUMENT, "separate two by a blank line")
     return (
         lambda: own_values(model.transformer, corpus_windows(model, train, window), place),
         corpus_windows(model, held_out, window),

@@ -6,7 +6,6 @@ F features of a layer, n layers that a feature writes to.
 """
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -102,7 +101,9 @@ class TranscoderTraining(Report):
         words += f" {percent(max(0.0, min(shares)))} to {percent(max(0.0, *shares))} of the variance of what they write"
         recovered = self.loss_recovered
         share = None if recovered is None else min(1.0, max(0.0, recovered))
-        return f"{words}{'' if share is None else f'; with all of them the model recovers {percent(share)} of its loss'}."
+        return (
+            f"{words}{'' if share is None else f'; with all of them the model recovers {percent(share)} of its loss'}."
+        )
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -146,7 +147,7 @@ class Layer:
         decoder = functional.normalize(torch.randn(features, n * width, generator=generator), dim=1)
         tensors = (encoder, torch.zeros(features), decoder.unflatten(1, (n, width)), written.mean(0))
         parameters = [nn.Parameter(tensor.to(written).clone()) for tensor in tensors]
-        return cls(*parameters, written.new_zeros(features))
+        return cls(parameters[0], parameters[1], parameters[2], parameters[3], written.new_zeros(features))
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -224,7 +225,9 @@ def train_transcoders(
         raise UsageError("transcoders across layers need all layers", "such as --into 'L*.ffn'")
     train, held_out = corpus.split(HELD_OUT)
     if not len(held_out):
-        raise UsageError("the corpus is one document, and nothing of it can be held out", "separate two by a blank line")
+        raise UsageError(
+            "the corpus is one document, and nothing of it can be held out", "separate two by a blank line"
+        )
     lr = 1e-3 * math.sqrt(2**14 / features) if lr is None else lr
     generator, n_steps, passes = torch.Generator().manual_seed(seed), tokens // batch, 0
 
@@ -367,19 +370,23 @@ class _Fitting:
             directions = layer.decoder.detach() / scales[None, :, None]  # (F, n, C)
             size = 1 / scales[0] if not self.across else directions.flatten(1).norm(dim=1).mean()
             directions = directions / size
+            reads, writes = (_name_of(place, table) for place in (read, write))
             coders.append(
                 SparseCoder(
                     f"{name} {write.layer}", "circuit-tracer", "jumprelu",
                     layer.encoder.detach() * (self.scales[2 * n] * size), layer.bias.detach() * size,
                     directions[:, 0].contiguous(), layer.output_bias.detach() / scales[0],
-                    *(str(place) if hook_name(str(place)) != place.name else lens_name(place, table)
-                      for place in (read, write)),
-                    threshold=(layer.floor * size).expand(self.features).clone(),
+                    reads, writes, threshold=(layer.floor * size).expand(self.features).clone(),
                     subtracts_bias=False, is_transcoder=True, trained_on=model,
                 )
             )  # fmt: skip
             above.append(directions[:, 1:].contiguous())
         return TranscoderSet(name, "circuit-tracer", tuple(coders), tuple(above) if self.across else ())
+
+
+def _name_of(place: Place, table: StepTable) -> str:
+    """The address of a step that circuit-tracer's files name by its module; else TransformerLens' name."""
+    return str(place) if hook_name(str(place)) != place.name else lens_name(place, table)
 
 
 @contextmanager
@@ -412,7 +419,9 @@ def replacing(
         for number, (reading, writing) in enumerate(places):
             source = parse_tensor(reading.source(model.config), table)
             assert source.step is not None
-            module = module_of(model, table.at(source.step.name, (source.layers or (None,))[0]), (source.layers or (None,))[0])
+            module = module_of(
+                model, table.at(source.step.name, (source.layers or (None,))[0]), (source.layers or (None,))[0]
+            )
             stack.callback(module.register_forward_hook(partial(keep, number)).remove)
             module = module_of(model, table.at(writing.name, writing.layer), writing.layer)
             stack.callback(module.register_forward_hook(partial(write, number)).remove)

@@ -1,4 +1,4 @@
-"""Transcoders of every layer: each reads the input of a feed-forward and writes its output, alone or in all layers above.
+"""Transcoders of every layer: each reads the input of a feed-forward and writes its output, or those above it too.
 
 Shapes: T tokens, C width of the step that is read, O of the one that is written, F features, L layers.
 """
@@ -14,7 +14,18 @@ from torch import Tensor
 
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.features.coder import SparseCoder
-from tinytf.features.layouts import LAYER_FILE, LAYOUTS, made, open_sae, safe, hook_name, set_activation, set_config, set_steps, tensors_in
+from tinytf.features.layouts import (
+    LAYER_FILE,
+    LAYOUTS,
+    hook_name,
+    made,
+    open_sae,
+    safe,
+    set_activation,
+    set_config,
+    set_steps,
+    tensors_in,
+)
 from tinytf.features.place import Place, places_of
 from tinytf.kept import TRANSCODERS
 from tinytf.nearest import near_path
@@ -79,6 +90,7 @@ class TranscoderSet(ShortRepr):
         words = {"model_name": model, "model_kind": next(k for k, v in _KINDS.items() if v is self.crosses_layers)}
         words |= {name: hook_name(step) for name, step in hooks}
         for number, coder in enumerate(self.coders):
+            assert coder.threshold is not None
             tensors = {"W_enc": coder.encoder.T, "b_enc": coder.bias, "b_dec": coder.output_bias}
             directions = self.directions(number)
             if self.crosses_layers:
@@ -103,7 +115,9 @@ class TranscoderSet(ShortRepr):
         places: dict[int, tuple[Place, Place]] = {}
         for coder in self.coders:
             if not coder.is_transcoder or coder.normalisation != "none":
-                what = f"normalises what it reads ({coder.normalisation})" if coder.is_transcoder else "is an autoencoder"
+                what = (
+                    f"normalises what it reads ({coder.normalisation})" if coder.is_transcoder else "is an autoencoder"
+                )
                 raise UsageError(f"{coder.name} {what}, and a feature circuit needs transcoders", "train-sae --into")
             read, write = places_of(coder, table, None, None)
             if read.layer != write.layer or write.layer in places:
@@ -111,7 +125,9 @@ class TranscoderSet(ShortRepr):
             places[write.layer] = read, write
         layers = list(places)
         if layers != sorted(layers) or (self.crosses_layers and layers != list(range(table.config.n_layers))):
-            raise UsageError(f"{self.name} has transcoders of layers {layers}", "they are in order, and across layers, all")
+            raise UsageError(
+                f"{self.name} has transcoders of layers {layers}", "they are in order, and across layers, all"
+            )
         return places
 
 
@@ -130,7 +146,9 @@ def open_transcoders(path: str | Path) -> TranscoderSet:
     """
     path = Path(path)
     if not path.is_dir():
-        message = f"{path} is one file, and a set of transcoders is a folder" if path.exists() else f"there is no {path}"
+        message = (
+            f"{path} is one file, and a set of transcoders is a folder" if path.exists() else f"there is no {path}"
+        )
         raise CheckpointError(message, near_path(path) or "tinytf train-sae --into 'L*.ffn' --out DIR makes one")
     if (path / TRANSCODERS).is_file():
         return _circuit_tracer(path)
@@ -161,8 +179,8 @@ def _circuit_tracer(path: Path) -> TranscoderSet:
     for number, (_, above) in enumerate(layers):
         if above.shape[1] != (expected := len(layers) - number - 1):
             raise CheckpointError(f"{path}: layer {number} writes to {above.shape[1]} layers above, not {expected}")
-    coders, above = zip(*layers, strict=True)
-    return TranscoderSet(safe(path.name), "circuit-tracer", coders, above)
+    coders, directions = tuple(coder for coder, _ in layers), tuple(above for _, above in layers)
+    return TranscoderSet(safe(path.name), "circuit-tracer", coders, directions)
 
 
 def _layer_across(path: Path, config: Mapping[str, str], number: int) -> tuple[SparseCoder, Tensor]:

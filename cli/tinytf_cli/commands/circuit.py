@@ -26,7 +26,7 @@ class Options:
     )
     keep: float | None = option(
         type=Real(0, 1, above=True),
-        help="The share of the effect that the circuit has to keep; of the influence, with --features.  [default: 0.9; 0.8]",
+        help="The share of the effect to keep; with --features, of the influence.  [default: 0.9, or 0.8]",
     )
     method: str = option(
         type=click.Choice(["gradient", "integrated", "exact"]), shown="integrated",
@@ -98,9 +98,9 @@ def circuit(
     pairs = over.items if over.pairs is not None else one_pair(model, *map(str, texts), answer=options.answer)
     with progress_line(output.stderr, "runs:") as on_progress:
         report = model.circuit(
-            pairs, keep=0.9 if options.keep is None else options.keep, method=options.method, level=options.level, steps=options.steps,
-            stored=options.stored, versus=options.versus, left_out=options.left_out, seed=model_options.seed,
-            on_progress=on_progress,
+            pairs, keep=0.9 if options.keep is None else options.keep, method=options.method, level=options.level,
+            steps=options.steps, stored=options.stored, versus=options.versus, left_out=options.left_out,
+            seed=model_options.seed, on_progress=on_progress,
         )  # fmt: skip
     return output.draw_checked(report, CircuitDisplay(options.top, fold.all))
 
@@ -120,6 +120,7 @@ def _over_features(
     texts = with_session_text(() if options.clean is None else (options.clean,), 1)
     if not texts:
         raise UsageError("the text is missing", 'such as: tinytf circuit "The cat sat" --features DIR')
+    assert options.features is not None
     transcoders = open_transcoders(options.features)
     model = model_options.open(because="its answer continues one text")
     with progress_line(output.stderr, "layers:") as on_progress:

@@ -30,7 +30,10 @@ class Options:
     )  # fmt: skip
     cross_layer: bool = option(is_flag=True, help="With --into: features write to all layers above theirs too.")
     out: Path = option(
-        type=click.Path(path_type=Path), metavar="DIR", required=True, help="A new folder, in the layout of SAELens; of circuit-tracer, with --into."
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        required=True,
+        help="A new folder, in the layout of SAELens; of circuit-tracer, with --into.",
     )
     features: int = option(type=Whole(1), shown=1024, help="Features of the autoencoder.")
     k: int = option(type=Whole(1), shown=16, help="Active features of each token.")

@@ -1,4 +1,4 @@
-"""A feature circuit: the strongest paths from tokens to the answer, the features on them, and one node with its edges."""
+"""A feature circuit: the strongest paths from tokens to the answer, its features, and one node with its edges."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -50,13 +50,13 @@ class FeatureCircuitDisplay(Display):
         layers = sorted({node.layer for node in nodes})
         last = report.targets[0].layer
         names = {-1: "in", last: "out"}
+        names_of = {node.name: _named(report, node) for node in nodes}
         return Drawing(
             title=report.sentence,
             key="orange adds to the target, blue takes from it; width: the weight of an edge",
             rows=[names.get(layer, f"L{layer}") for layer in layers],
-            nodes=[DrawnNode(_named(report, node), layers.index(node.layer), node.effect) for node in nodes],
-            edges=[DrawnEdge(*(_named(report, report.node(end)) for end in (link.source, link.target)), link.weight, "")
-                   for link in links],
+            nodes=[DrawnNode(names_of[node.name], layers.index(node.layer), node.effect) for node in nodes],
+            edges=[DrawnEdge(names_of[link.source], names_of[link.target], link.weight, "") for link in links],
         )  # fmt: skip
 
 
@@ -86,6 +86,10 @@ def _named(report: FeatureCircuit, node: GraphNode) -> str:
     return str(report.shown(node.number)) if node.kind == "logit" else node.name
 
 
+def _promoted(report: FeatureCircuit, node: GraphNode) -> str:
+    return "  ".join(str(report.shown(token)) for token, _ in node.promoted)
+
+
 def _scores(report: FeatureCircuit) -> Iterator[Block]:
     targets = [f"{report.shown(node.number)} {percent(node.probability)}" for node in report.targets]
     yield Heading("feature circuit", f"of {', '.join(targets[:4])}{f', {len(targets) - 4} more' * (len(targets) > 4)}")
@@ -94,8 +98,10 @@ def _scores(report: FeatureCircuit) -> Iterator[Block]:
     rows: list[tuple[str, Piece, str]] = [
         (f"logit of {first}", Figure(report.logit, _FORM, "strong"),
          f"less the mean of all; {number(report.bias, _FORM)} of it from biases"),
-        ("replacement", Figure(report.replacement, "%.3f", "strong"), "share of the influence that ends in tokens, not errors"),
-        ("completeness", Figure(report.completeness, "%.3f", "strong"), "mean share of what a node reads that is no error's"),
+        ("replacement", Figure(report.replacement, "%.3f", "strong"),
+         "the share of the influence that ends in tokens, not in errors"),
+        ("completeness", Figure(report.completeness, "%.3f", "strong"),
+         "the mean share of what a node reads that is no error's"),
     ]  # fmt: skip
     yield Table(
         [
@@ -123,7 +129,9 @@ def _paths(report: FeatureCircuit, display: FeatureCircuitDisplay) -> Iterator[B
 
 
 def _features(report: FeatureCircuit, display: FeatureCircuitDisplay) -> Iterator[Block]:
-    features = sorted((node for node in report.nodes if node.kind == "feature"), key=lambda node: -abs(node.effect or 0))
+    features = sorted(
+        (node for node in report.nodes if node.kind == "feature"), key=lambda node: -abs(node.effect or 0)
+    )
     chosen = features[: display.most(_NODES)]
     if not chosen:
         return
@@ -135,8 +143,7 @@ def _features(report: FeatureCircuit, display: FeatureCircuitDisplay) -> Iterato
             Column("token", [report.encoding.tokens[node.position].shown for node in chosen], shrink=6),
             Column("active", [Figure(node.activation or 0.0, "%.1f") for node in chosen], "right", drop=3),
             signed_bars("effect", [node.effect or 0.0 for node in chosen], _FORM),
-            Column("promotes", ["  ".join(str(report.shown(token)) for token, _ in node.promoted) for node in chosen],
-                   shrink=10, drop=2),
+            Column("promotes", [_promoted(report, node) for node in chosen], shrink=10, drop=2),
             Column("reads", [_sources(report, report.into(node.name)) for node in chosen], shrink=12, drop=1),
         ]
     )  # fmt: skip
@@ -193,13 +200,12 @@ def _node(report: FeatureCircuit, node: GraphNode, display: FeatureCircuitDispla
         if not links:
             continue
         yield Heading(title, f"{len(chosen)} of {plural(len(links), 'kept edge')}, the largest first", "residual")
-        ends = [report.node(getattr(link, end)) for link in chosen]
+        others = [report.node(getattr(link, end)) for link in chosen]
         yield Table(
             [
-                Column("node", [Span(_named(report, other), "strong") for other in ends], said=""),
-                Column("token", [report.encoding.tokens[other.position].shown for other in ends], shrink=6),
+                Column("node", [Span(_named(report, other), "strong") for other in others], said=""),
+                Column("token", [report.encoding.tokens[other.position].shown for other in others], shrink=6),
                 signed_bars("weight", [link.weight for link in chosen], _FORM),
-                Column("promotes", ["  ".join(str(report.shown(token)) for token, _ in other.promoted) for other in ends],
-                       shrink=10, drop=1),
+                Column("promotes", [_promoted(report, other) for other in others], shrink=10, drop=1),
             ]
         )  # fmt: skip

@@ -4,13 +4,14 @@ Shapes: T tokens, C width of the step that is read, O of the one that is written
 S sources (active features, errors, tokens), R targets whose sources are known (logits, features), N a batch of targets.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tinytf.features.circuit.frozen import Frozen, Replaced
+from tinytf.features.place import Place
 from tinytf.features.transcoders import TranscoderSet
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import Progress
@@ -126,11 +127,11 @@ class Attribution:
 
     def _find_features(self) -> None:
         found, activations = [], []
-        for layer, number in self.numbers.items():
-            coder = self.set.coders[number]
-            active = coder.encode(self.frozen.read[layer][0]).cpu() * self.own[:, None]  # (T, F)
+        for at_layer, coder_number in self.numbers.items():
+            coder = self.set.coders[coder_number]
+            active = coder.encode(self.frozen.read[at_layer][0]).cpu() * self.own[:, None]  # (T, F)
             at = active.nonzero()
-            found.append(torch.cat((torch.full((len(at), 1), layer), at), dim=1))
+            found.append(torch.cat((torch.full((len(at), 1), at_layer), at), dim=1))
             activations.append(active[at[:, 0], at[:, 1]])
         layer, position, feature = torch.cat(found).unbind(1)
         layers = tuple(at.layer for at in self.replaced)
@@ -264,7 +265,9 @@ class Attribution:
         return torch.cat(logits)
 
 
-def _replaced(table: StepTable, transcoders: TranscoderSet, places: dict) -> Iterator[Replaced]:
+def _replaced(
+    table: StepTable, transcoders: TranscoderSet, places: Mapping[int, tuple[Place, Place]]
+) -> Iterator[Replaced]:
     """Every feed-forward of a model, with its transcoder or without."""
     coders = dict(zip(places, transcoders.coders, strict=True))
     for layer in range(table.config.n_layers):

@@ -72,9 +72,7 @@ class Frozen:
         """``read`` and ``logits`` with the same patterns and scales, if tokens add nothing and each feed-forward only
         the vectors ``added`` (T, O): what biases make.
         """
-        return self._run(
-            torch.zeros_like, lambda layer, value: added[layer].to(value).expand_as(value), replayed=True
-        )
+        return self._run(torch.zeros_like, lambda layer, value: added[layer].to(value).expand_as(value), replayed=True)
 
     def _leaf(self, value: Tensor) -> Tensor:
         self.start = value.detach().clone().requires_grad_()
@@ -105,8 +103,11 @@ class Frozen:
         replayed: bool,
     ) -> Iterator[None]:  # fmt: skip
         table, model = table_of(self.model.config), self.model
-        reads = {(at.read.name, at.read.layer): at for at in self.replaced if at.read is not None}
-        writes = {(at.write.name, at.layer): at for at in self.replaced}
+        reads, writes = dict[tuple[str, int | None], Replaced](), dict[tuple[str, int | None], Replaced]()
+        for at in self.replaced:
+            writes[at.write.name, at.layer] = at
+            if at.read is not None:
+                reads[at.read.name, at.read.layer] = at
         with ExitStack() as stack:
             stack.enter_context(stepwise(model))
             hook = model.blocks[0].register_forward_pre_hook(lambda _, args: (start(args[0]), *args[1:]))
@@ -118,14 +119,13 @@ class Frozen:
                 if step.is_map:
                     stack.callback(module.register_forward_hook(partial(self._map, key, replayed)).remove)
                 if type(step.operation) is Norm:
-                    at = reads.get(key)
-                    into = read if at is not None and at.read is not None and at.read.before_gain else {}
+                    into = read if key in reads and _before_gain(reads[key]) else {}
                     norm = partial(self._norm, key, step.operation, replayed, into)
                     stack.callback(module.register_forward_hook(norm).remove)
-                if (at := reads.get(key)) is not None and at.read is not None and not at.read.before_gain:
-                    stack.callback(module.register_forward_hook(partial(_keep, read, at.layer)).remove)
-                if (at := writes.get(key)) is not None:
-                    stack.callback(module.register_forward_hook(partial(_write, at, read, written)).remove)
+                if key in reads and not _before_gain(reads[key]):
+                    stack.callback(module.register_forward_hook(partial(_keep, read, reads[key].layer)).remove)
+                if key in writes:
+                    stack.callback(module.register_forward_hook(partial(_write, writes[key], read, written)).remove)
             yield
 
     def _map(self, key: tuple[str, int | None], replayed: bool, module: nn.Module, args: Any, result: Tensor) -> Tensor:
@@ -145,6 +145,10 @@ class Frozen:
         bias = getattr(module, "bias", None)
         gained = normed * gain_of(module)
         return (gained if bias is None else gained + bias).to(result.dtype)
+
+
+def _before_gain(at: Replaced) -> bool:
+    return at.read is not None and at.read.before_gain
 
 
 def _keep(read: dict[int, Tensor], layer: int, module: nn.Module, args: Any, result: Tensor) -> None:

@@ -21,13 +21,13 @@ from tinytf.features.place import own_positions
 from tinytf.features.transcoders import TranscoderSet, open_transcoders
 from tinytf.look.readout import Ends, Readout, ends_data, in_stream
 from tinytf.parts.row import Step
-from tinytf.report import About, Data, Progress, Report, Verified, ignore_progress, plain
+from tinytf.report import About, Data, Progress, Report, Verified, ignore_progress
 from tinytf.sentences import percent
 from tinytf.steps.operations import Add, Concat, Linear, Mix, Multiply, Norm, Same
 from tinytf.steps.table import StepTable, table_of
 from tinytf.tables import Array
+from tinytf.text.words import AxisNames, find_index
 from tinytf.text_model import TextModel
-from tinytf.text.words import find_index
 from tinytf.tolerance import RUN, allowed
 from tinytf.trace.trace import Text
 
@@ -132,33 +132,42 @@ class FeatureCircuit(Report):
 
     @property
     def rank_correlation(self) -> float | None:
-        return rank_correlation(*([getattr(each, name) for each in self.left_out] for name in ("predicted", "measured")))
+        return rank_correlation(
+            *([getattr(each, name) for each in self.left_out] for name in ("predicted", "measured"))
+        )
 
     def in_a_sentence(self) -> str:
         """Where most of the answer comes from, and how much of the graph is features rather than errors."""
         answer = f"{self.shown(self.targets[0].number)} ({percent(self.targets[0].probability)})"
-        kept = [node for node in self.nodes if node.kind == "feature" and node.effect is not None]
         of_errors = f"{percent(1 - self.replacement)} of the influence ends in errors of the transcoders"
-        if not kept:
+        features = [node for node in self.nodes if node.kind == "feature" and node.effect is not None]
+        if not features:
             return f"No feature of these transcoders makes {answer}: {of_errors}."
-        most = max(kept, key=lambda node: node.effect or 0.0)
+        most = max(features, key=lambda node: node.effect or 0.0)
         at = self.encoding.tokens[most.position].shown
-        return f"{most.name}, at {at}, makes most of {answer}: {most.effect:+.2f} of its logit; {of_errors}."
+        words = f"Of the logit of {answer}, {self.logit:.3g}, the graph gives most to {most.name}, at {at}"
+        words += f": {most.effect:+.3g}"
+        measured = next((each.measured for each in self.left_out if each.node == most.name), None)
+        without = "" if measured is None else f"; without it the model's changes by {measured:+.3g}"
+        return f"{words}{without}; {of_errors}."
 
     def node(self, name: str) -> GraphNode:
-        """The node of that name; a position may be a token: ``L2F85@cat``. AddressError for one that is not there."""
+        """The node of that name; a position may be a token, as in ``L2F85@cat``, and a logit is named by its token.
+
+        Raises AddressError for one that is not there.
+        """
         nodes = {node.name: node for node in self.nodes}
         if name in nodes:
             return nodes[name]
         match = _NAME.fullmatch(name)
         if match is not None:
-            word = match[3] or match[4]
-            named = {"token": [token.shown for token in self.encoding.tokens]}
-            position = find_index(word, "token", len(self.encoding.tokens), named)  # type: ignore[arg-type]
-            full = f"{name[: -len(word)]}{position}"
-            if full in nodes:
-                return nodes[full]
-            name = full
+            word, tokens = match[3] or match[4], [token.shown for token in self.encoding.tokens]
+            name = f"{name[: -len(word)]}{find_index(word, 'token', len(tokens), AxisNames(tokens))}"
+            if name in nodes:
+                return nodes[name]
+        for target in self.targets:
+            if name.strip() == str(self.shown(target.number)).strip("·"):
+                return target
         raise AddressError(f"there is no node {name} in this circuit", "--all lists them; --keep 1 leaves none out")
 
     def into(self, name: str) -> list[GraphLink]:
@@ -208,13 +217,13 @@ class FeatureCircuit(Report):
     def _written(self, node: GraphNode) -> dict[str, Any]:
         """A node as circuit-tracer writes it: a feature's number is paired with its layer (Cantor)."""
         total = node.layer + node.number
-        feature = {"feature": total * (total + 1) // 2 + node.number, "token": node.position}.get(node.kind, node.number)
+        paired = {"feature": total * (total + 1) // 2 + node.number, "token": node.position}
         last = 0 if node.kind == "feature" else node.position
         words = f'Output "{self.shown(node.number)}" (p={node.probability:.3f})'
         return {
             "node_id": self._id(node),
             "jsNodeId": f"{'L' if node.kind == 'logit' else self._layer(node)}_{node.number}-{last}",
-            "feature": feature,
+            "feature": paired.get(node.kind, node.number),
             "layer": self._layer(node),
             "ctx_idx": node.position,
             "feature_type": _TYPES[node.kind],
@@ -374,19 +383,18 @@ class _Report:
 
     def _node(self, number: int) -> GraphNode:
         sources = self.edges.sources
-        shared = {"influence": float(self.pruned.cumulative[number]), "effect": float(self.effects[number])}
+        influence, effect = float(self.pruned.cumulative[number]), float(self.effects[number])
         if number < sources.n_features:
-            layer, position, feature = (
-                int(of[number]) for of in (sources.layer, sources.position, sources.number)
-            )
+            layer, position, feature = (int(of[number]) for of in (sources.layer, sources.position, sources.number))
             name, activation = f"L{layer}F{feature}@{position}", float(sources.activation[number])
-            return GraphNode(name, "feature", layer, position, feature, activation, **shared)
+            return GraphNode(name, "feature", layer, position, feature, activation, influence, effect)
         if number < sources.errors.stop:
             place, position = divmod(number - sources.errors.start, sources.positions)
             layer = sources.layers[place]
-            return GraphNode(f"L{layer}.error@{position}", "error", layer, position, -1, **shared)
+            return GraphNode(f"L{layer}.error@{position}", "error", layer, position, -1, None, influence, effect)
         position = number - sources.tokens.start
-        return GraphNode(f"embed@{position}", "token", -1, position, self.trace.encoding.ids[position], **shared)
+        return GraphNode(f"embed@{position}", "token", -1, position, self.trace.encoding.ids[position], None, influence,
+                         effect)  # fmt: skip
 
     @torch.no_grad()
     def _with_directions(self, features: Sequence[GraphNode]) -> dict[str, GraphNode]:
@@ -416,14 +424,14 @@ class _Report:
         generator, position = torch.Generator().manual_seed(seed), self.edges.sources.position
         changes: list[list[tuple[int, int, Tensor]]] = [[]]
         for number in chosen:
-            vectors = list(self.attribution.vectors(number))
+            vectors = self.attribution.vectors(number)
             changes.append([(layer, int(position[number]), -vector) for layer, vector in vectors])
         for number in chosen:
-            vectors = [
-                (layer, torch.randn(vector.shape, generator=generator).to(vector), vector.norm())
-                for layer, vector in self.attribution.vectors(number)
-            ]
-            changes.append([(at, int(position[number]), size * v / v.norm()) for at, v, size in vectors])
+            random = []
+            for layer, vector in self.attribution.vectors(number):
+                drawn = torch.randn(vector.shape, generator=generator).to(vector)
+                random.append((layer, int(position[number]), drawn * (vector.norm() / drawn.norm())))
+            changes.append(random)
         plain_logit, *logits = (self.attribution.measured(changes, self.edges.targets[0])).tolist()
         for index, number in enumerate(chosen):
             measured, control = (logits[index + offset] - plain_logit for offset in (0, len(chosen)))
