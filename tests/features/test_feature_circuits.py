@@ -241,7 +241,7 @@ def test_the_strongest_paths_are_the_largest_of_all_paths() -> None:
     assert len(every) > 50
 
 
-def test_effects_are_the_sums_over_all_paths_and_tokens_errors_and_biases_make_the_logit() -> None:
+def test_effects_are_the_sums_over_all_paths() -> None:
     edges = circuit_of("llama, grouped", False).edges
     matrix, _ = dense(edges)
     n, relative = edges.sources.count, matrix.clone()
