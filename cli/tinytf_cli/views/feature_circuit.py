@@ -165,18 +165,23 @@ def _left_out(report: FeatureCircuit, display: FeatureCircuitDisplay) -> Iterato
     first = report.shown(report.targets[0].number)
     how = f"the change of the logit of {first} without a feature, as the graph says and in the model itself"
     yield Heading("taken out", how, "attention")
-    full = max(abs(value) for each in chosen for value in (each.predicted, each.measured, each.control)) or 1.0
+    full = (
+        max(abs(value) for each in chosen for value in (each.predicted, each.held, each.measured, each.control)) or 1.0
+    )
     yield Table(
         [
             Column("feature", [Span(each.node, "ffn") for each in chosen], said=""),
             signed_bars("graph", [each.predicted for each in chosen], _FORM, full),
+            signed_bars("held", [each.held for each in chosen], _FORM, full),
             signed_bars("model", [each.measured for each in chosen], _FORM, full),
             signed_bars("random", [each.control for each in chosen], _FORM, full),
         ]
     )
-    correlation = report.rank_correlation
-    ranks = "" if correlation is None else f"rank correlation of graph and model {correlation:+.2f} over "
-    yield note(f"{ranks}{plural(len(report.left_out), 'feature')}; random: a direction of the same length")
+    yield note("held: with attention patterns and norm scales as they were; random: a direction of the same length")
+    both = report.rank_correlation_held, report.rank_correlation
+    if both[0] is not None and both[1] is not None:
+        words = f"rank correlation of the graph with held {both[0]:+.2f}, with the model {both[1]:+.2f}"
+        yield note(f"{words}, over {plural(len(report.left_out), 'feature')}")
 
 
 def _node(report: FeatureCircuit, node: GraphNode, display: FeatureCircuitDisplay) -> Iterator[Block]:

@@ -13,10 +13,9 @@ from torch import Tensor
 from tinytf.features.circuit.frozen import Frozen, Replaced
 from tinytf.features.place import Place
 from tinytf.features.transcoders import TranscoderSet
-from tinytf.model.transformer import Transformer, evaluating
+from tinytf.model.transformer import Transformer
 from tinytf.report import Progress
 from tinytf.steps.table import StepTable, table_of
-from tinytf.trace.hooks import module_of
 
 _ROOM = 2**25
 """Numbers of a batch of gradients at one step."""
@@ -231,11 +230,13 @@ class Attribution:
                 rows[:, numbers] += (gradient[:, position] @ vectors.T).cpu()
         return rows
 
-    @torch.no_grad()
-    def measured(self, changes: Sequence[Sequence[tuple[int, int, Tensor]]], target: int) -> Tensor:
+    def measured(
+        self, changes: Sequence[Sequence[tuple[int, int, Tensor]]], target: int, *, held: bool = False
+    ) -> Tensor:
         """The logit of ``target``, less the mean of all, in the model itself with some vectors added: (B,) float64.
 
-        A change is a list of layers, positions, and the vectors (O,) added to what the feed-forward writes there.
+        A change is a list of layers, positions, and the vectors (O,) added to what the feed-forward writes there. With
+        ``held``, attention patterns and the scales of norms are those of the run without a change.
         """
         logits, tokens = [], self.frozen.ids.shape[1]
         batch = max(1, _ROOM // (tokens * 8 * self.model.config.d_model))
@@ -244,23 +245,10 @@ class Attribution:
             deltas: dict[int, Tensor] = {}
             for row, change in enumerate(part):
                 for layer, position, vector in change:
-                    value = self.frozen.written[layer]
+                    value = self.frozen.written[layer].detach()
                     delta = deltas.setdefault(layer, value.new_zeros(len(part), *value.shape[1:]))
                     delta[row, position] += vector.to(delta)
-            with evaluating(self.model):
-                handles = [
-                    module_of(self.model, at.write, at.layer).register_forward_hook(
-                        lambda module, args, result, delta=deltas[at.layer]: result + delta
-                    )
-                    for at in self.replaced
-                    if at.layer in deltas
-                ]
-                try:
-                    hidden = self.model.hidden(self.frozen.ids.expand(len(part), -1))
-                finally:
-                    for handle in handles:
-                        handle.remove()
-                rows = self.frozen.before_cap(self.model.over_vocabulary(hidden[:, -1])).double()
+            rows = self.frozen.changed(deltas, len(part), held=held).double()
             logits.append((rows[:, target] - rows.mean(dim=1)).cpu())
         return torch.cat(logits)
 

@@ -52,7 +52,8 @@ class Frozen:
         self._scales: dict[tuple[str, int | None], Tensor] = {}
         self.start, self.written = torch.empty(0), dict[int, Tensor]()
         with torch.inference_mode(False), torch.enable_grad():
-            self.read, self.logits = self._run(self._leaf, self._written_leaf)
+            self.read, logits = self._run(self.ids, self._leaf, self._written_leaf)
+        self.logits = logits[0]
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -72,7 +73,24 @@ class Frozen:
         """``read`` and ``logits`` with the same patterns and scales, if tokens add nothing and each feed-forward only
         the vectors ``added`` (T, O): what biases make.
         """
-        return self._run(torch.zeros_like, lambda layer, value: added[layer].to(value).expand_as(value), replayed=True)
+
+        def written(layer: int, value: Tensor) -> Tensor:
+            return added[layer].to(value).expand_as(value)
+
+        read, logits = self._run(self.ids, torch.zeros_like, written, replayed=True)
+        return read, logits[0]
+
+    @torch.no_grad()
+    def changed(self, deltas: Mapping[int, Tensor], count: int, *, held: bool) -> Tensor:
+        """The logits (B, V) of the model itself in ``count`` runs, with ``deltas`` (B, T, O) added to what
+        feed-forwards write: with the patterns and scales ``held``, or computed again. Feed-forwards are always.
+        """
+
+        def written(layer: int, value: Tensor) -> Tensor:
+            return value + deltas[layer] if layer in deltas else value
+
+        ids = self.ids.expand(count, -1)
+        return self._run(ids, lambda start: start, written, replayed=held, frozen=held)[1]
 
     def _leaf(self, value: Tensor) -> Tensor:
         self.start = value.detach().clone().requires_grad_()
@@ -83,12 +101,14 @@ class Frozen:
         return self.written[layer]
 
     def _run(
-        self, start: Callable[[Tensor], Tensor], written: Callable[[int, Tensor], Tensor], *, replayed: bool = False
-    ) -> tuple[dict[int, Tensor], Tensor]:
+        self, ids: Tensor, start: Callable[[Tensor], Tensor], written: Callable[[int, Tensor], Tensor], *,
+        replayed: bool = False, frozen: bool = True,
+    ) -> tuple[dict[int, Tensor], Tensor]:  # fmt: skip
+        """What transcoders read, and the logits (B, V) after the last token of each row of ids (B, T)."""
         read: dict[int, Tensor] = {}
-        with self._hooked(read, start, written, replayed):
-            hidden = self.model.hidden(self.ids)
-            rows = self.model.over_vocabulary(hidden[0, -1])
+        with self._hooked(read, start, written, replayed, frozen):
+            hidden = self.model.hidden(ids)
+            rows = self.model.over_vocabulary(hidden[:, -1])
         return read, self.before_cap(rows)
 
     def before_cap(self, rows: Mapping[str, Tensor]) -> Tensor:
@@ -100,7 +120,7 @@ class Frozen:
     @contextmanager
     def _hooked(
         self, read: dict[int, Tensor], start: Callable[[Tensor], Tensor], written: Callable[[int, Tensor], Tensor],
-        replayed: bool,
+        replayed: bool, frozen: bool,
     ) -> Iterator[None]:  # fmt: skip
         table, model = table_of(self.model.config), self.model
         reads, writes = dict[tuple[str, int | None], Replaced](), dict[tuple[str, int | None], Replaced]()
@@ -116,9 +136,9 @@ class Frozen:
                 if not step.runs:
                     continue
                 key, module = (step.name, layer), module_of(model, step, layer)
-                if step.is_map:
+                if step.is_map and frozen:
                     stack.callback(module.register_forward_hook(partial(self._map, key, replayed)).remove)
-                if type(step.operation) is Norm:
+                if type(step.operation) is Norm and (frozen or (key in reads and _before_gain(reads[key]))):
                     into = read if key in reads and _before_gain(reads[key]) else {}
                     norm = partial(self._norm, key, step.operation, replayed, into)
                     stack.callback(module.register_forward_hook(norm).remove)
@@ -129,7 +149,7 @@ class Frozen:
             yield
 
     def _map(self, key: tuple[str, int | None], replayed: bool, module: nn.Module, args: Any, result: Tensor) -> Tensor:
-        return self._maps[key] if replayed else self._maps.setdefault(key, result.detach())
+        return self._maps[key].expand_as(result) if replayed else self._maps.setdefault(key, result.detach())
 
     def _norm(
         self, key: tuple[str, int | None], operation: Norm, replayed: bool, into: dict[int, Tensor], module: nn.Module,
@@ -137,9 +157,11 @@ class Frozen:
     ) -> Tensor:  # fmt: skip
         x = wide(args[0])
         centred = x - x.mean(dim=-1, keepdim=True) if operation.centred else x
-        if not replayed:
-            self._scales[key] = (centred.square().mean(dim=-1, keepdim=True) + operation.eps).sqrt().detach()
-        normed = centred / self._scales[key]
+        scale = self._scales.get(key) if replayed else None
+        if scale is None:
+            scale = (centred.square().mean(dim=-1, keepdim=True) + operation.eps).sqrt().detach()
+            self._scales.setdefault(key, scale)
+        normed = centred / scale
         if key[1] is not None:
             into[key[1]] = normed
         bias = getattr(module, "bias", None)

@@ -88,11 +88,13 @@ class GraphPath(Data):
 class LeftOut(Data):
     """A feature taken out at its position: how the first logit changes, as the graph says and in the model itself.
 
-    ``control`` is the change in the model when a random direction of the same length is taken out instead.
+    ``held`` is the change with attention patterns and the scales of norms as they were, as the graph has them, and
+    ``measured`` with all computed again. ``control`` is that when a random direction of the same length is taken out.
     """
 
     node: str
     predicted: float
+    held: float
     measured: float
     control: float
 
@@ -104,7 +106,8 @@ class FeatureCircuit(Report):
     Logits are less the mean of all logits. ``logit`` is the first target's, of which ``bias`` is made by biases.
     ``features``, ``errors`` and ``all_edges`` count what there is before pruning, ``traced`` the features whose sources
     were computed. ``replacement`` and ``completeness`` are circuit-tracer's scores of the whole graph.
-    ``rank_correlation`` compares the predicted and the measured changes of what was ``left_out``.
+    ``rank_correlation`` compares the predicted and the measured changes of what was ``left_out``, and
+    ``rank_correlation_held`` those with patterns and scales held.
     """
 
     KIND = "feature_circuit"
@@ -135,6 +138,10 @@ class FeatureCircuit(Report):
         return rank_correlation(
             *([getattr(each, name) for each in self.left_out] for name in ("predicted", "measured"))
         )
+
+    @property
+    def rank_correlation_held(self) -> float | None:
+        return rank_correlation([each.predicted for each in self.left_out], [each.held for each in self.left_out])
 
     def in_a_sentence(self) -> str:
         """Where most of the answer comes from, and how much of the graph is features rather than errors."""
@@ -184,7 +191,8 @@ class FeatureCircuit(Report):
         return {
             "transcoders": self.transcoders.to_dict(),
             **self.members("node_share", "edge_share", "logit", "bias", "features", "traced", "errors", "all_edges",
-                           "replacement", "completeness", "rank_correlation", "left_out", "paths", "check"),
+                           "replacement", "completeness", "rank_correlation", "rank_correlation_held",
+                           "left_out", "paths", "check"),
             "metadata": {
                 "slug": "prompt",
                 "scan": self.transcoders.name,
@@ -432,7 +440,10 @@ class _Report:
                 drawn = torch.randn(vector.shape, generator=generator).to(vector)
                 random.append((layer, int(position[number]), drawn * (vector.norm() / drawn.norm())))
             changes.append(random)
-        plain_logit, *logits = (self.attribution.measured(changes, self.edges.targets[0])).tolist()
+        target = self.edges.targets[0]
+        plain_logit, *logits = self.attribution.measured(changes, target).tolist()
+        plain_held, *held = self.attribution.measured(changes[: len(chosen) + 1], target, held=True).tolist()
         for index, number in enumerate(chosen):
             measured, control = (logits[index + offset] - plain_logit for offset in (0, len(chosen)))
-            yield LeftOut(self._node(number).name, -float(effects[number]), measured, control)
+            name, predicted = self._node(number).name, -float(effects[number])
+            yield LeftOut(name, predicted, held[index] - plain_held, measured, control)
