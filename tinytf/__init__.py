@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from tinytf.compare.sampling import SamplingDifference as SamplingDifference
     from tinytf.compare.tokenizers import Splits as Splits
     from tinytf.doctor import Checkup as Checkup
-    from tinytf.features.circuit.report import FeatureCircuit as FeatureCircuit
     from tinytf.features.coder import SparseCoder as SparseCoder
+    from tinytf.features.feature_circuit.report import FeatureCircuit as FeatureCircuit
     from tinytf.features.layouts import open_sae as open_sae
     from tinytf.features.report import Features as Features
     from tinytf.features.train_sae import SaeTraining as SaeTraining
@@ -160,7 +160,7 @@ _LAZY = {
     "Experts": "tinytf.look.experts",
     "Explained": "tinytf.look.explain.data",
     "Exported": "tinytf.checkpoints.huggingface.export",
-    "FeatureCircuit": "tinytf.features.circuit.report",
+    "FeatureCircuit": "tinytf.features.feature_circuit.report",
     "Features": "tinytf.features.report",
     "Film": "tinytf.training.film.film",
     "Films": "tinytf.training.film.film",

@@ -16,10 +16,10 @@ from tinytf.api import Model
 from tinytf.cause.circuit.graph import graph_of
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, CheckpointError, UsageError
-from tinytf.features.circuit.edges import Attribution, Edges
-from tinytf.features.circuit.influence import prune, scores, strongest_paths
-from tinytf.features.circuit.report import FeatureCircuit, feature_circuit
 from tinytf.features.coder import SparseCoder
+from tinytf.features.feature_circuit.edges import Attribution, Edges
+from tinytf.features.feature_circuit.influence import prune, scores, strongest_paths
+from tinytf.features.feature_circuit.report import FeatureCircuit, feature_circuit
 from tinytf.features.train_transcoders import read_by
 from tinytf.features.transcoders import TranscoderSet, open_transcoders
 from tinytf.loading import load

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tinytf.features.circuit.report import FeatureCircuit, GraphLink, GraphNode
+from tinytf.features.feature_circuit.report import FeatureCircuit, GraphLink, GraphNode
 from tinytf.sentences import percent
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import number, plural

@@ -15,8 +15,8 @@ from torch import Tensor
 from tinytf.cause.circuit.graph import graph_of
 from tinytf.errors import AddressError, UsageError
 from tinytf.estimate import rank_correlation
-from tinytf.features.circuit.edges import Attribution, Edges
-from tinytf.features.circuit.influence import Pruned, prune, scores, strongest_paths
+from tinytf.features.feature_circuit.edges import Attribution, Edges
+from tinytf.features.feature_circuit.influence import Pruned, prune, scores, strongest_paths
 from tinytf.features.place import own_positions
 from tinytf.features.transcoders import TranscoderSet, open_transcoders
 from tinytf.look.readout import Ends, Readout, ends_data, in_stream

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tinytf.features.circuit.edges import Edges, normalised
+from tinytf.features.feature_circuit.edges import Edges, normalised
 
 
 @dataclass(frozen=True)

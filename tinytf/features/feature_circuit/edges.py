@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tinytf.features.circuit.frozen import Frozen, Replaced
+from tinytf.features.feature_circuit.frozen import Frozen, Replaced
 from tinytf.features.place import Place
 from tinytf.features.transcoders import TranscoderSet
 from tinytf.model.transformer import Transformer
