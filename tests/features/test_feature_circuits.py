@@ -25,6 +25,7 @@ from tinytf.features.transcoders import TranscoderSet, open_transcoders
 from tinytf.loading import load
 from tinytf.report import ignore_progress
 from tinytf.steps.table import table_of
+from tinytf_cli.main import run
 
 TEXT = "3 14 15 9 2 6"
 NOT_LINEAR = {
@@ -414,3 +415,54 @@ def test_what_is_no_transcoder_or_does_not_fit_is_refused() -> None:
 def tiny_sae() -> SparseCoder:
     eye = torch.eye(128)
     return SparseCoder("sae", "SAELens", "standard", eye, torch.zeros(128), eye, torch.zeros(128), "L1.ffn", "L1.ffn")
+
+
+# In the terminal
+
+TRANSCODERS = Path(__file__).parents[2] / "samples" / "transcoders"
+PROMPT = "The cat sat on the mat. The dog"
+
+
+def test_a_node_is_shown_with_its_edges(capsys: pytest.CaptureFixture[str]) -> None:
+    circuit = load("tiny").feature_circuit(PROMPT, TRANSCODERS, left_out=0)
+    node = max((each for each in circuit.nodes if each.kind == "feature"), key=lambda each: each.effect or 0)
+    name = f"L{node.layer}F{node.number}"
+    assert run(["circuit", PROMPT, "--features", str(TRANSCODERS), "--node", f"{name}@dog", "--left-out", "0"]) == 0
+    shown = capsys.readouterr().out
+    first = circuit.into(node.name)[0]
+    assert f"{name}@8" in shown
+    assert f"{first.weight:+.2f}" in shown
+    assert "it adds to" in shown
+
+
+def test_the_graph_is_right_about_what_it_holds_and_random_transcoders_are_not() -> None:
+    """What the page says: where patterns and scales are held, effects are those of the graph."""
+    tiny = load("tiny")
+    for text in (PROMPT, "The cat lost the ball. The cat found the"):
+        assert (tiny.feature_circuit(text, TRANSCODERS).rank_correlation_held or 0) > 0.8
+    random = random_set(tiny.config, across=False)
+    random = replace(random, coders=tuple(replace(in_float32(coder), skip=None) for coder in random.coders))
+    assert (tiny.feature_circuit(PROMPT, random).rank_correlation_held or 0) < 0.6
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([PROMPT, "other"], "--features explains the answer to one text"),
+        ([PROMPT, "--method", "exact"], "--features takes no"),
+        ([], "the text is missing"),
+        ([PROMPT, "--node", "L9F1@0"], "there is no node L9F1@0"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["circuit", *words, "--features", str(TRANSCODERS)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_node_needs_features_and_a_transcoder_needs_texts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(["circuit", "a", "b", "--node", "x"]) == 2
+    assert "--node is of a circuit over features" in capsys.readouterr().err
+    assert run(["train-sae", "book.txt", "--out", str(tmp_path / "new")]) == 2
+    assert "--at is missing" in capsys.readouterr().err
