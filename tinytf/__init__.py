@@ -45,9 +45,13 @@ if TYPE_CHECKING:
     from tinytf.compare.tokenizers import Splits as Splits
     from tinytf.doctor import Checkup as Checkup
     from tinytf.features.coder import SparseCoder as SparseCoder
+    from tinytf.features.feature_circuit.report import FeatureCircuit as FeatureCircuit
     from tinytf.features.layouts import open_sae as open_sae
     from tinytf.features.report import Features as Features
     from tinytf.features.train_sae import SaeTraining as SaeTraining
+    from tinytf.features.train_transcoders import TranscoderTraining as TranscoderTraining
+    from tinytf.features.transcoders import TranscoderSet as TranscoderSet
+    from tinytf.features.transcoders import open_transcoders as open_transcoders
     from tinytf.generate.cache_comparison import CacheComparison as CacheComparison
     from tinytf.generate.decoder import Kind as Kind
     from tinytf.generate.loop import Looking as Looking
@@ -158,6 +162,7 @@ _LAZY = {
     "Experts": "tinytf.look.experts",
     "Explained": "tinytf.look.explain.data",
     "Exported": "tinytf.checkpoints.huggingface.export",
+    "FeatureCircuit": "tinytf.features.feature_circuit.report",
     "Features": "tinytf.features.report",
     "Film": "tinytf.training.film.film",
     "Films": "tinytf.training.film.film",
@@ -225,6 +230,9 @@ _LAZY = {
     "TracePage": "tinytf.look.page",
     "Traced": "tinytf.look.trace",
     "Training": "tinytf.training.train",
+    "TranscoderSet": "tinytf.features.transcoders",
+    "TranscoderTraining": "tinytf.features.train_transcoders",
+    "open_transcoders": "tinytf.features.transcoders",
     "TrainingPlan": "tinytf.training.plan",
     "TunedLens": "tinytf.look.tuned_lens",
     "Verification": "tinytf.verify.verify",

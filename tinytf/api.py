@@ -52,8 +52,10 @@ with imported_when_called(__name__, in_turn_of_all):  # all of them at once woul
     from tinytf.cause.step_errors import step_errors
     from tinytf.cause.without import compare_without
     from tinytf.compare.diff import diff
+    from tinytf.features.feature_circuit.report import feature_circuit
     from tinytf.features.report import feature_examples, features
     from tinytf.features.train_sae import train_sae
+    from tinytf.features.train_transcoders import train_transcoders
     from tinytf.generate.continuing import beams, generate, samples, stream, text_after
     from tinytf.generate.score import score
     from tinytf.generate.underway import beam_search, compare_cache, generation
@@ -136,6 +138,8 @@ class Model(TextModel):
     features = features
     feature_examples = feature_examples
     train_sae = train_sae
+    feature_circuit = feature_circuit
+    train_transcoders = train_transcoders
     heads = heads
     weights = weights
     head_weights = head_weights

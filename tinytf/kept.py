@@ -22,6 +22,7 @@ MODEL_WEIGHTS = (
 SAE_LENS, SPARSIFY, GEMMA_SCOPE, GEMMA_SCOPE_2 = (
     "sae_weights.safetensors", "sae.safetensors", "params.npz", "params.safetensors"
 )  # fmt: skip
+TRANSCODERS = "config.yaml"
 
 _HEAD_BYTES = 4096
 _MAX_LINKS = 40
@@ -63,6 +64,7 @@ KINDS = (
     Kept("an SAE", (SAE_CONFIG,), (SAE_LENS, SPARSIFY)),
     Kept("an SAE", ("config.json", GEMMA_SCOPE_2)),
     Kept("an SAE", (GEMMA_SCOPE,), says=rb"(?s)^PK.{28}(W_enc|W_dec|b_enc|b_dec|threshold)\.npy"),
+    Kept("transcoders", (TRANSCODERS,), says=rb"(?m)^model_kind:"),
     Kept("a repository in the hub's cache", ("blobs", "refs", "snapshots")),
     Kept("Ollama's models", ("blobs", "manifests")),
     Kept("tinytf's cache", (CACHE_TAG,), says=re.escape(CACHE_SIGNATURE)),

@@ -56,6 +56,7 @@ READ = {
     "labels",
     "recording",
     "sae",
+    "features",
     "roots",
     "stored",
     "train",

@@ -6,6 +6,8 @@ from pathlib import Path
 import tinytf
 from tinytf.certification.card import card
 from tinytf.doctor import checkup
+from tinytf.features.train_transcoders import TranscoderTraining
+from tinytf.features.transcoders import TranscoderSet
 from tinytf.learn import LessonList
 from tinytf.loading import info
 from tinytf.look.probe import LabelledTexts
@@ -20,6 +22,15 @@ PAIRS = [{"clean": "The cat sat on the", "corrupt": "The dog sat on the", "answe
 
 STORIES = find_files("\n\n".join([TEXT] * 20))
 MOODS = [("The dog was glad", "The dog was sad"), ("The cat was glad", "The cat was sad")]
+
+
+def trained(model: tinytf.Model) -> TranscoderTraining:
+    return model.train_transcoders(STORIES, "L*.ffn", features=16, k=2, tokens=64, batch=16)
+
+
+def transcoders(model: tinytf.Model) -> TranscoderSet:
+    return trained(model).transcoders
+
 
 ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "Ablation": lambda model: model.ablate(TEXT, "L0H1"),
@@ -39,6 +50,7 @@ ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "Composition": lambda model: model.composition("L0H1"),
     "Difference": lambda model: model.diff(TEXT, OTHER),
     "Explained": lambda model: model.explain(TEXT, "L0H0.scores[1,0]"),
+    "FeatureCircuit": lambda model: model.feature_circuit(TEXT, transcoders(model), left_out=2),
     "Features": lambda model: model.features(TEXT, SAE),
     "Generation": lambda model: model.generation(TEXT, max_tokens=2),
     "Grammar": lambda model: model.grammar(),
@@ -65,6 +77,7 @@ ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "SteeringVector": lambda model: model.steer(MOODS),
     "Tokenized": lambda model: model.tokens(TEXT),
     "Traced": lambda model: model.traced(TEXT),
+    "TranscoderTraining": trained,
     "TunedLens": lambda model: model.train_lens(steps=1),
     "Weights": lambda model: model.weights(),
 }

@@ -88,6 +88,16 @@ class SparseCoder(ShortRepr):
         centred = x - self.output_bias if self.subtracts_bias else x
         return ACTIVATIONS[self.architecture](self, centred @ self.encoder)
 
+    @property
+    def affine(self) -> tuple[Tensor, Tensor]:
+        """The matrix (C, F) and bias (F,) that give the activation of each feature where it is active.
+
+        Of what is read, unless that is normalised first.
+        """
+        if self.magnitude_scale is not None and self.magnitude_bias is not None:
+            return self.encoder * self.magnitude_scale.exp(), self.magnitude_bias
+        return self.encoder, self.bias
+
     def decode(self, activations: Tensor, x: Tensor | None = None) -> Tensor:
         """The reconstruction (…, O) of the step that is written.
 

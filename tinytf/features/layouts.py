@@ -4,7 +4,8 @@ Each layout is a file of weights, found by its name, and a function that makes a
 
 - SAELens: ``cfg.json`` and ``sae_weights.safetensors``, as ``SAE.save_model`` writes them, before version 6 too;
 - sparsify of EleutherAI: ``cfg.json`` and ``sae.safetensors``;
-- Gemma Scope: ``params.npz``; Gemma Scope 2: ``config.json`` and ``params.safetensors``.
+- Gemma Scope: ``params.npz``; Gemma Scope 2: ``config.json`` and ``params.safetensors``;
+- circuit-tracer: ``layer_N.safetensors`` of a set of transcoders, with its ``config.yaml``.
 """
 
 import re
@@ -18,8 +19,8 @@ from torch import Tensor
 from tinytf.compare.dumps.read import open_dump
 from tinytf.errors import CheckpointError, DumpError
 from tinytf.features.coder import ACTIVATIONS, CONFIG, WEIGHTS, SparseCoder
-from tinytf.files import read_json
-from tinytf.kept import GEMMA_SCOPE, GEMMA_SCOPE_2, SPARSIFY
+from tinytf.files import read_bytes, read_json
+from tinytf.kept import GEMMA_SCOPE, GEMMA_SCOPE_2, SPARSIFY, TRANSCODERS
 from tinytf.nearest import did_you_mean, near_path
 from tinytf.text.printable import printable
 
@@ -54,6 +55,7 @@ def open_sae(path: str | Path) -> SparseCoder:
             hint = near_path(path) or f"an SAE is a folder with one of {', '.join(LAYOUTS)}"
             raise CheckpointError(f"there is no {path}", hint)
         read = LAYOUTS.get(path.name) or (_gemma_scope if path.suffix == ".npz" else None)
+        read = _circuit_tracer if LAYER_FILE.fullmatch(path.name) else read
         if read is None:
             raise CheckpointError(
                 f"{path.name} is not the weights of an SAE", f"name a folder, or {', '.join(LAYOUTS)}"
@@ -98,10 +100,10 @@ def _sae_lens(path: Path) -> SparseCoder:
     if normalisation == "expected_average_only_in":
         notes.append("trained on activations scaled to a mean norm of √C; its file has no scale, so none is applied")
         normalisation = "none"
-    tensors = _tensors(path)
+    tensors = tensors_in(path)
     if "topk_threshold" in tensors:  # of a checkpoint in training
         tensors["threshold"] = tensors.pop("topk_threshold").expand(tensors["b_enc"].shape).clone()
-    coder = _made(
+    coder = made(
         path.parent, "SAELens", architecture, tensors, k, transcoder, said.get("apply_b_dec_to_input", True), notes
     )
     if said.get("rescale_acts_by_decoder_norm"):
@@ -110,7 +112,7 @@ def _sae_lens(path: Path) -> SparseCoder:
             coder, encoder=coder.encoder * norm, bias=coder.bias * norm, decoder=coder.decoder / norm[:, None]
         )
     reads = str(said.get("hook_name") or said.get("hook_point") or "")
-    writes, name = str(said.get("hook_name_out") or reads), _safe(str(said.get("model_name") or ""))
+    writes, name = str(said.get("hook_name_out") or reads), safe(str(said.get("model_name") or ""))
     return replace(coder, normalisation=normalisation, reads=reads, writes=writes, trained_on=name)
 
 
@@ -127,13 +129,13 @@ def _sparsify(path: Path) -> SparseCoder:
     if config.get("activation", "topk") != "topk" or config.get("signed"):
         kind = "signed top-k" if config.get("signed") else config["activation"]
         raise CheckpointError(f"{path.parent}: the activation {kind!r} of sparsify is not known", "known: topk")
-    tensors = _tensors(path)
+    tensors = tensors_in(path)
     if "encoder.weight" in tensors:
         tensors["W_enc"] = tensors.pop("encoder.weight").T.contiguous()
     if "encoder.bias" in tensors:
         tensors["b_enc"] = tensors.pop("encoder.bias")
     transcoder = bool(config.get("transcode"))
-    coder = _made(path.parent, "sparsify", "topk", tensors, config.get("k", 0), transcoder, not transcoder, [])
+    coder = made(path.parent, "sparsify", "topk", tensors, config.get("k", 0), transcoder, not transcoder, [])
     match = _MODULE.fullmatch(path.parent.name)
     if match is None:
         return replace(coder, notes=(*coder.notes, _UNSAID))
@@ -146,8 +148,8 @@ def _gemma_scope(path: Path) -> SparseCoder:
     """Its path says what it was trained on, as in ``gemma-scope-2b-pt-res/layer_9/width_16k/…``."""
     where = path.absolute().as_posix()
     transcoder = "transcoder" in where
-    tensors = {name.replace("w_", "W_"): tensor for name, tensor in _tensors(path).items()}
-    coder = _made(path.parent, "Gemma Scope", "jumprelu", tensors, 0, transcoder, False, [])
+    tensors = {name.replace("w_", "W_"): tensor for name, tensor in tensors_in(path).items()}
+    coder = made(path.parent, "Gemma Scope", "jumprelu", tensors, 0, transcoder, False, [])
     kinds = {"-res": "hook_resid_post", "-mlp": "hook_mlp_out", "-att": "attn.hook_z"}
     hook = next((hook for part, hook in kinds.items() if re.search(rf"{part}\b", where)), "")
     layer = re.search(r"layer_(\d+)", where)
@@ -165,15 +167,13 @@ def _gemma_scope_2(path: Path) -> SparseCoder:
         raise CheckpointError(
             f"{path.parent}: architecture {config.get('architecture')!r} is not known", "jump_relu is"
         )
-    tensors = {name.replace("w_", "W_"): tensor for name, tensor in _tensors(path).items()}
+    tensors = {name.replace("w_", "W_"): tensor for name, tensor in tensors_in(path).items()}
     if "affine_skip_connection" in tensors:
         tensors["W_skip"] = tensors.pop("affine_skip_connection").T.contiguous()
     steps = [_module_step(str(config.get(f"hf_hook_point_{end}") or "")) for end in ("in", "out")]
     transcoder = bool(steps[1])
-    coder = _made(
-        path.parent, "Gemma Scope 2", "jumprelu", tensors, 0, transcoder, False, [] if steps[0] else [_UNSAID]
-    )
-    name = _safe(str(config.get("model_name") or ""))
+    coder = made(path.parent, "Gemma Scope 2", "jumprelu", tensors, 0, transcoder, False, [] if steps[0] else [_UNSAID])
+    name = safe(str(config.get("model_name") or ""))
     return replace(coder, reads=steps[0], writes=steps[1] or steps[0], trained_on=name)
 
 
@@ -183,6 +183,69 @@ def _module_step(name: str) -> str:
     steps = {"output": "out", "self_attn.o_proj.input": "concat", "post_feedforward_layernorm.output": "ffn_norm",
              "pre_feedforward_layernorm.output": "norm2"}  # fmt: skip
     return f"L{match[1]}.{steps[match[2]]}" if match and match[2] in steps else ""
+
+
+LAYER_FILE = re.compile(r"layer_(\d+)\.safetensors")
+"""The weights of one layer of circuit-tracer's sets."""
+
+
+def _circuit_tracer(path: Path) -> SparseCoder:
+    match = LAYER_FILE.fullmatch(path.name)
+    assert match is not None
+    config = set_config(path.parent)
+    tensors = tensors_in(path)
+    tensors = {name.removeprefix("activation_function."): tensor for name, tensor in tensors.items()}
+    if "W_enc" in tensors:
+        tensors["W_enc"] = tensors["W_enc"].T.contiguous()
+    coder = made(path.parent, "circuit-tracer", set_activation(config, tensors), tensors, _k(config), True, False, [])
+    reads, writes = set_steps(config, int(match[1]))
+    name = f"{safe(path.parent.name)} layer {match[1]}"
+    return replace(coder, name=name, reads=reads, writes=writes, trained_on=safe(config.get("model_name", "")))
+
+
+def _k(config: Mapping[str, str]) -> Any:
+    k = config.get("k", "0")
+    return int(k) if k.isdecimal() else k
+
+
+def set_activation(config: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """The architecture of a layer of circuit-tracer: as its configuration says, else by whether it has a threshold."""
+    if "threshold" in tensors:
+        return "jumprelu"
+    return {"topk": "topk"}.get(config.get("activation", ""), "standard")
+
+
+def set_config(folder: Path) -> dict[str, str]:
+    """The words of the ``config.yaml`` of circuit-tracer's transcoders: lines of a key and a word, no lists.
+
+    Raises CheckpointError without the file, or where it does not name the steps.
+    """
+    path = folder / TRANSCODERS
+    if not path.is_file():
+        raise CheckpointError(f"there is no {TRANSCODERS} beside the weights in {folder}", "it says what they are")
+    lines = re.findall(r"^(\w+):[ \t]*(.+?)[ \t]*$", read_bytes(path, 2**20).decode("utf-8", "replace"), re.MULTILINE)
+    config = {key: word.strip("\"'") for key, word in lines}
+    if missing := [key for key in ("model_kind", *_HOOKS) if key not in config]:
+        raise CheckpointError(f"{path} does not say {', '.join(missing)}", _OTHER)
+    return config
+
+
+_HOOKS = ("feature_input_hook", "feature_output_hook")
+_MODULES = {"mlp.hook_in": "norm2", "mlp.hook_out": "ffn"}
+"""The input and the output of a feed-forward by the names of its module, which circuit-tracer's files have."""
+
+
+def hook_name(step: str) -> str:
+    """The name of a step in such a configuration: that of the module, or TransformerLens' without its layer."""
+    bare = re.sub(r"^(blocks\.|L)\d+\.", "", step)
+    return next((hook for hook, name in _MODULES.items() if name == bare), bare)
+
+
+def set_steps(config: Mapping[str, str], layer: int) -> tuple[str, str]:
+    """The steps that a layer of a set reads and writes: addresses, or names of TransformerLens."""
+    hooks = (config[name] for name in _HOOKS)
+    reads, writes = (f"L{layer}.{_MODULES[hook]}" if hook in _MODULES else f"blocks.{layer}.{hook}" for hook in hooks)
+    return reads, writes
 
 
 LAYOUTS: Mapping[str, Callable[[Path], SparseCoder]] = {
@@ -197,7 +260,7 @@ def _config(path: Path) -> dict[str, Any]:
     return read_json(path)
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
+def tensors_in(path: Path) -> dict[str, Tensor]:
     """The tensors of a file in float32. Raises CheckpointError for one that is damaged, or has NaN or infinity."""
     try:
         dump = open_dump(path)
@@ -206,12 +269,12 @@ def _tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(error.message, _AGAIN) from None
     for name, tensor in tensors.items():
         if count := int((~tensor.isfinite()).sum()):
-            of = f"{tensor.numel():,} numbers of {_safe(name)}"
+            of = f"{tensor.numel():,} numbers of {safe(name)}"
             raise CheckpointError(f"{path}: {count:,} of the {of} are not finite", _AGAIN)
     return tensors
 
 
-def _made(
+def made(
     folder: Path, layout: str, architecture: str, tensors: Mapping[str, Tensor], k: Any, transcoder: bool,
     subtracts_bias: bool, notes: Sequence[str],
 ) -> SparseCoder:  # fmt: skip
@@ -225,7 +288,7 @@ def _made(
     surplus = sorted({*tensors} - {*needed, "W_skip", "scaling_factor"})
     if surplus:
         raise CheckpointError(
-            f"{folder}: {_safe(', '.join(surplus))} is nothing that {architecture} of {layout} has", _OTHER
+            f"{folder}: {safe(', '.join(surplus))} is nothing that {architecture} of {layout} has", _OTHER
         )
     if architecture == "topk" and not (type(k) is int and k > 0):
         raise CheckpointError(
@@ -241,7 +304,7 @@ def _made(
         raise CheckpointError(f"{folder} reads {sizes['C']} numbers and writes {sizes['O']}", "it is no autoencoder")
     decoder, scale = tensors["W_dec"], tensors.get("scaling_factor")
     return SparseCoder(
-        _safe(folder.name),
+        safe(folder.name),
         layout,
         architecture,
         tensors["W_enc"],
@@ -259,5 +322,5 @@ def _made(
     )
 
 
-def _safe(name: str) -> str:
+def safe(name: str) -> str:
     return printable(name, spaces=False)

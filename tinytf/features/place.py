@@ -59,11 +59,15 @@ class Place:
 
     def source(self, config: ModelConfig) -> str:
         """The address of the step that the value is read from: the input of the norm where it is before the gain."""
-        if not self.before_gain:
-            return str(self)
+        name, layer = self.source_key(config)
+        return table_of(config).at(name, layer).full_name(layer) if self.before_gain else str(self)
+
+    def source_key(self, config: ModelConfig) -> tuple[str, int | None]:
+        """The name and layer of that step."""
         table = table_of(config)
-        name, layer = table.sources(table.at(self.name, self.layer), self.layer)[0]
-        return table.at(name, layer).full_name(layer)
+        if not self.before_gain:
+            return self.name, self.layer
+        return table.sources(table.at(self.name, self.layer), self.layer)[0]
 
     def of_source(self, rows: Tensor, config: ModelConfig) -> Tensor:
         """The value (…, C) from that of its ``source``."""

@@ -29,12 +29,13 @@ from tinytf.tables import Array
 from tinytf.text.corpus import Corpus
 from tinytf.text_model import TextModel
 
-_AUXILIARY = 1 / 32  # the weight of the loss of dead features, and:
-_ADAM_EPS = 6.25e-10  # Gao et al., appendix A
+AUXILIARY = 1 / 32  # the weight of the loss of dead features, and:
+ADAM_EPS = 6.25e-10  # Gao et al., appendix A
 _BUFFER = 32  # batches that are shuffled together
-_HELD_OUT = 0.05  # of the characters of the corpus
-_MEASURED = 8192  # tokens of it, at most
+HELD_OUT = 0.05  # of the characters of the corpus
+MEASURED = 8192  # tokens of it, at most
 _POINTS = 200  # of the curve
+ONE_DOCUMENT = "the corpus is one document, and nothing of it can be held out"
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class Weights:
         best = pre.masked_fill(~dead, -torch.inf).topk(max(1, auxiliary_k), sorted=False)
         error = error.detach()
         rest = (error - self._sum(*best)).square().sum() / error.square().sum().clamp_min(1e-30)
-        return unexplained + _AUXILIARY * rest, unexplained
+        return unexplained + AUXILIARY * rest, unexplained
 
     def _sum(self, values: Tensor, indices: Tensor) -> Tensor:
         """Σ activation · direction of some features of each token, (B, K) → (B, C)."""
@@ -203,7 +204,7 @@ def fit(
         for number, values in enumerate(islice(batches, n_steps), 1):
             if weights is None:
                 weights = Weights.of(values.float(), features, generator)
-                adam = torch.optim.Adam(weights.parameters, lr=lr, eps=_ADAM_EPS)
+                adam = torch.optim.Adam(weights.parameters, lr=lr, eps=ADAM_EPS)
             adam.param_groups[0]["lr"] = lr * min(1.0, 5 * (n_steps - number + 1) / n_steps)
             _step(weights, adam, values.float() * weights.scale, k, dead_after, n_steps)
             on_step(number)
@@ -304,11 +305,9 @@ def _run(
     model: TextModel, corpus: Corpus, place: Place, window: int | None
 ) -> tuple[Callable[[], Iterator[Tensor]], Iterator[Window]]:
     """What a pass over the documents to train on yields, and the windows of those held out."""
-    train, held_out = corpus.split(_HELD_OUT)
+    train, held_out = corpus.split(HELD_OUT)
     if not len(held_out):
-        raise UsageError(
-            "the corpus is one document, and nothing of it can be held out", "separate two by a blank line"
-        )
+        raise UsageError(ONE_DOCUMENT, "separate two by a blank line")
     return (
         lambda: own_values(model.transformer, corpus_windows(model, train, window), place),
         corpus_windows(model, held_out, window),
@@ -323,7 +322,7 @@ def _recorded(
     if not corpus.every_token:
         raise UsageError(f"{corpus.folder} holds only the last token of each document", "record it without --last")
     step, device = corpus.at(str(place)), next(model.transformer.parameters()).device
-    share = int(len(corpus) * (1 - _HELD_OUT))
+    share = int(len(corpus) * (1 - HELD_OUT))
     border = bisect_left(corpus.documents, corpus.documents[share]) or share
     starts = range(0, border, _READ)
     return (
@@ -346,7 +345,7 @@ def measured(model: TextModel, windows: Iterable[Window], coder: SparseCoder, pl
                 texts.append(_reconstructed(model, window, coder, place))
             break
         tokens += len(window.own)
-        if tokens >= _MEASURED:
+        if tokens >= MEASURED:
             break
     return fidelity(texts)
 

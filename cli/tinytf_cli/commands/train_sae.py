@@ -1,10 +1,11 @@
-"""``tinytf train-sae``: train a sparse autoencoder on a step of a model."""
+"""``tinytf train-sae``: train a sparse autoencoder on a step of a model, or transcoders of its feed-forwards."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
+from tinytf.errors import UsageError
 from tinytf.outputs import filling
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import corpus_or_recorded
@@ -18,11 +19,21 @@ class Options:
     """The arguments and options of this command alone."""
 
     corpus: tuple[Path, ...] = argument(nargs=-1, type=click.Path(path_type=Path), required=True)
-    at: str = option(
-        metavar="ADDRESS", required=True, shell_complete=complete_address, help="The step to learn, such as L2.out."
+    at: str | None = option(
+        metavar="ADDRESS",
+        shell_complete=complete_address,
+        help="The step to learn, such as L2.out; with --into, what is read.  [default: what the feed-forward reads]",
     )
+    into: str | None = option(
+        metavar="ADDRESS", shell_complete=complete_address,
+        help="Train transcoders that write these steps, one a layer: 'L*.ffn'.",
+    )  # fmt: skip
+    cross_layer: bool = option(is_flag=True, help="With --into: features write to all layers above theirs too.")
     out: Path = option(
-        type=click.Path(path_type=Path), metavar="DIR", required=True, help="A new folder, in the layout of SAELens."
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        required=True,
+        help="A new folder, in the layout of SAELens; of circuit-tracer, with --into.",
     )
     features: int = option(type=Whole(1), shown=1024, help="Features of the autoencoder.")
     k: int = option(type=Whole(1), shown=16, help="Active features of each token.")
@@ -42,15 +53,31 @@ def train_sae(options: Options, model_options: ModelOptions, output: Output) -> 
     """CORPUS is files or folders, - (a pipe), or a folder of tinytf record. The autoencoder keeps the K largest
     features of each token (Gao et al. 2024). The last 5 % of the documents are held out, and show how much it keeps of
     the step and of the loss. Ctrl-C ends the training and writes what was learned. tinytf features and SAELens open the
-    folder.
+    folder. With --into, a transcoder of each layer learns what its feed-forward makes of its input, with K active
+    features on average (Bussmann et al. 2024); tinytf circuit --features and circuit-tracer open that folder.
     """
     from tinytf.bulk.folder import RecordedCorpus
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.train_sae import SaeTrainingDisplay
 
-    model = model_options.open(two_stacks=True)
+    if options.into is None and (options.at is None or options.cross_layer):
+        raise UsageError("--at is missing: which step to learn", "such as --at L2.out, or --into 'L*.ffn'")
+    model = model_options.open(two_stacks=options.into is None, because="a corpus has no sources and targets")
     files = corpus_or_recorded(options.corpus, ("TEXT",), model)
     window = files.index["window"] if isinstance(files, RecordedCorpus) else options.window or 128
+    if options.into is not None:
+        if isinstance(files, RecordedCorpus) or options.dead_after is not None:
+            raise UsageError("--into takes texts, and no --dead-after", "give files or folders of text")
+        with filling(options.out), progress_line(output.stderr, "training: token") as on_progress:
+            training = model.train_transcoders(
+                files, options.into, at=options.at, across=options.cross_layer, features=options.features, k=options.k,
+                tokens=options.tokens, batch=options.batch, lr=options.lr, window=options.window,
+                seed=model_options.seed, on_progress=on_progress,
+            )  # fmt: skip
+            training.transcoders.write_into(options.out, model.name)
+        output.draw(replace(training, folder=str(options.out)))
+        return
+    assert options.at is not None
     with filling(options.out), progress_line(output.stderr, "training: token") as on_progress:
         report = model.train_sae(
             files, options.at, features=options.features, k=options.k, tokens=options.tokens, batch=options.batch,
