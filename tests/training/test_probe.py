@@ -43,7 +43,8 @@ def by_numpy(weights: np.ndarray, config: ModelConfig, length: int) -> dict[str,
         first = max(first, query + 1 - config.window) if config.window else first
         last = query + 1 if config.causal else min(tokens, query + (config.window or tokens))
         unseen = config.index_block - 1 - query % config.index_block if config.index_by_head else 0
-        count = min(last - first, config.index_keys - unseen if config.index_keys else tokens)
+        chosen = 0 if config.block_size else config.index_keys  # else it chooses blocks, which stand beside the keys
+        count = min(last - first, chosen - unseen if chosen else tokens)
         if count > 1:
             seen = weights[..., query, :] / weights[..., query, :].sum(axis=-1, keepdims=True)
             nats = -np.sum(seen * np.log(np.maximum(seen, 1e-300)), axis=-1)

@@ -34,16 +34,17 @@ def softmax_gradient(g: Tensor, weights: Tensor) -> Tensor:
 def shares(source: Cell, name: str, scores: Tensor, label: Callable[[int], str], index: int | None = None) -> Working:
     """e^(x − max) of each of the ``scores`` in the row of ``source``, their sum, and the share of score ``index``.
 
-    ``index`` defaults to the score of ``source``.
+    ``index`` defaults to the score of ``source``. Where all scores are −∞ every share is 0.
     """
     index, highest = source.index[-1] if index is None else index, scores.max()
-    shifted = scores - highest
+    blind = bool(highest.isneginf())
+    shifted = scores if blind else scores - highest
     powers = shifted.exp()
     total, power = float(powers.sum()), float(powers[index])
     before = (Value("max", float(highest), "the largest, subtracted from all"),)
     after = (
         Value("e^(x − max)", power, f"of {label(index)}"),
-        Value("share", power / total, "e^(x − max) / sum"),
+        Value("share", 0.0 if blind else power / total, "0: every score is −∞" if blind else "e^(x − max) / sum"),
     )
     series = Series(powers, label, names=(name, "− max"), factors=(scores, shifted), called="e^(x − max)")
     return Working(((source, 1),), series, before=before, after=after, leads=(source,))
