@@ -258,11 +258,15 @@ def _place_of(trace: Trace, name: str) -> StepKey:
 def _first_fault(
     run: Trace, evidence: Evidence, places: Sequence[StepKey], order: Mapping[StepKey, int]
 ) -> tuple[StepKey, Tensor, Trace] | None:
-    """The first of some steps that does not follow from the dump's numbers before it, and a run with these numbers."""
+    """The first of some steps that does not follow from the dump's numbers before it, and a run with these numbers.
+
+    A step that cannot be computed from them says nothing: the dump has it where a mistake left out what it reads.
+    """
     for place in places:
         beside = given_theirs(run, evidence, place, order)
-        if evidence.differs(place, beside) and (theirs := evidence.theirs(place, beside)) is not None:
-            return place, theirs, beside
+        with suppress(*UNFIT):
+            if evidence.differs(place, beside) and (theirs := evidence.theirs(place, beside)) is not None:
+                return place, theirs, beside
     return None
 
 
