@@ -585,10 +585,10 @@ def reaching(trace: Trace, trial: Trial, scope: str, order: Mapping[StepKey, int
         return trial.formulas
     first = min(order[place] for place in trial.formulas)
     kinds = {kind(trace.steps.at(*place)): wrong for place, wrong in trial.formulas.items()}
-    names = {name: wrong for (name, _), wrong in trial.formulas.items()}
+    names = {(place[0], type(trace.steps.at(*place).operation)): wrong for place, wrong in trial.formulas.items()}
     formulas = dict(trial.formulas)
     for step, layer in trace.steps.rows:
-        wrong = names.get(step.name) if scope == "name" else kinds.get(kind(step))
+        wrong = names.get((step.name, type(step.operation))) if scope == "name" else kinds.get(kind(step))
         place = (step.name, layer)
         if (
             wrong is not None
