@@ -71,7 +71,7 @@ def thin_out(metafunc: pytest.Metafunc, turns: dict[str, int]) -> None:
             kept = kept[:: share.pop()]
         kept = kept or [*range(len(values))][:1]
         if ids is not None and not callable(ids):
-            ids = [name for n, name in enumerate(ids) if n in kept]
+            ids = [name for n, name in zip(range(len(values)), ids, strict=True) if n in kept]
         make(names, [values[n] for n in kept], ids=ids, **how)
 
     metafunc.parametrize = make_some  # type: ignore[method-assign]

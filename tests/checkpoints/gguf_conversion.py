@@ -143,14 +143,14 @@ def _by_parts(name: str, numbers: Array, config: Any) -> Tensors:
 
 def _t5(family: str = "T5", kind: str = "ForConditionalGeneration", **settings: Any) -> Callable[[], nn.Module]:
     given = {"vocab_size": V, "d_model": C, "d_kv": 6, "d_ff": F, "num_layers": N, "num_heads": H, **settings}
-    odd = {"relative_attention_num_buckets": 8, "decoder_start_token_id": 0, "pad_token_id": 0}
+    odd = {"relative_attention_num_buckets": 8, "decoder_start_token_id": 0, "pad_token_id": 0, "n_positions": 512}
     return lambda: class_named(family + kind)(getattr(transformers, f"{family}Config")(**given, **odd))
 
 
 def _of_t5(config: Any) -> dict[str, Any]:
-    """Of a configuration without n_positions the converter takes 512; farthest away are 128, as in all of them."""
+    """The context is n_positions, as in published configurations; farthest away are 128, as in all of them."""
     keys = {
-        "context_length": 512,
+        "context_length": config.n_positions,
         "feed_forward_length": config.d_ff,
         "attention.value_length": config.d_kv,
         "attention.relative_buckets_count": config.relative_attention_num_buckets,
@@ -1361,7 +1361,16 @@ CONVERSIONS: dict[str, Conversion] = {
     "dbrx": Conversion(ARCH.DBRX, _dbrx, _of_dbrx, _as_dbrx),
     "mamba2": Conversion(
         ARCH.MAMBA2,
-        _model("Mamba2", num_heads=16, head_dim=4, n_groups=2, state_size=6, conv_kernel=3, layer_norm_epsilon=3e-5),
+        _model(
+            "Mamba2",
+            num_heads=16,
+            num_attention_heads=16,
+            head_dim=4,
+            n_groups=2,
+            state_size=6,
+            conv_kernel=3,
+            layer_norm_epsilon=3e-5,
+        ),
         _of_mamba_alone,
         _as_mamba,
     ),

@@ -245,7 +245,7 @@ def test_a_stream_that_takes_7_bits_gets_7_bits(tinytf: Tinytf, decoder: Path, c
     assert ran.data.isascii()
 
 
-@pytest.mark.parametrize("options", [("--watch",), ()], ids=["runs", "--follow", "score"])
+@pytest.mark.parametrize("options", [("--watch",), ()], ids=["--watch", "score"])
 @pytest.mark.parametrize("width", ["20", "40", "80"])
 def test_a_narrow_screen_is_not_overrun(tinytf: Tinytf, decoder: Path, options: tuple[str, ...], width: str) -> None:
     from rich.cells import cell_len

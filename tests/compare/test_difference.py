@@ -78,6 +78,10 @@ def test_every_figure_is_that_of_float64_numpy(kind: str) -> None:
             own = np.ones_like(seen) if axis is None else (np.indices(a.shape)[axis] == token)
             x, y = a[own & seen], b[own & seen]
             gap = apart[own].max()
+            if len(x) == 0 and gap:  # each has numbers where the other has −∞
+                relative.append(math.inf)
+                cosines.append(0.0)
+                continue
             x_seen, y_seen = (a[seen], b[seen]) if own.sum() == 1 else (x, y)  # one number: held to the largest of all
             relative.append(gap / max(np.abs(x_seen).max(), np.abs(y_seen).max()) if gap else 0.0)
             cosines.append((x * y).sum() / np.sqrt((x**2).sum() * (y**2).sum()) if gap else 1.0)

@@ -31,7 +31,7 @@ def maps_by_numpy(trace: Trace, heads: str) -> list[np.ndarray]:
         scores = trace.step(trace.steps.at("weights", layer).inputs[0], layer).double().numpy()
         exponents = np.exp(scores - scores.max(axis=-1, keepdims=True))
         whole = exponents.sum(axis=-1, keepdims=True)
-        if trace.config.attention_sinks:
+        if trace.config.at(layer).attention_sinks:
             sink = trace[f"L{layer}.sink.logit"].double().numpy()[:, None, None]
             whole = whole + np.exp(sink - scores.max(axis=-1, keepdims=True))
         weights = exponents / whole

@@ -15,7 +15,7 @@ import torch
 
 sys.path += [str(Path(__file__).parents[1])]
 
-from architectures import KINDS, asked, config_of, encoding_of, lively
+from architectures import KINDS, asked, config_of, encoding_of, facing, lively
 
 from tinytf.compare.diff import Difference
 from tinytf.compare.dumps.read import Dump
@@ -35,7 +35,7 @@ def port(ours: Transformer, program: Program) -> Trace | None:
         state, own = theirs.state_dict(), ours.state_dict()
         if all(own[name].shape == one.shape if name in own else one.dim() == 1 for name, one in state.items()):
             theirs.load_state_dict({name: own.get(name, one) for name, one in state.items()})
-            return record(theirs, encoding_of(IDS))
+            return record(facing(theirs), encoding_of(IDS))
     return None
 
 
@@ -54,7 +54,7 @@ def verdicts(kind: str, every: int = 1) -> Iterator[tuple[str, str, Difference]]
     ``alike`` where other mistakes, made wherever they are named, give all of its numbers too, and ``in part`` where
     they do up to a step of which nothing is said.
     """
-    model = lively(config_of(kind))
+    model = facing(lively(config_of(kind)))
     every_program = programs(model.config)
     first = [*KINDS].index(kind) % min(every, len(every_program))
     for start in range(first, len(every_program), every):

@@ -258,11 +258,15 @@ def _place_of(trace: Trace, name: str) -> StepKey:
 def _first_fault(
     run: Trace, evidence: Evidence, places: Sequence[StepKey], order: Mapping[StepKey, int]
 ) -> tuple[StepKey, Tensor, Trace] | None:
-    """The first of some steps that does not follow from the dump's numbers before it, and a run with these numbers."""
+    """The first of some steps that does not follow from the dump's numbers before it, and a run with these numbers.
+
+    A step that cannot be computed from them says nothing: the dump has it where a mistake left out what it reads.
+    """
     for place in places:
         beside = given_theirs(run, evidence, place, order)
-        if evidence.differs(place, beside) and (theirs := evidence.theirs(place, beside)) is not None:
-            return place, theirs, beside
+        with suppress(*UNFIT):
+            if evidence.differs(place, beside) and (theirs := evidence.theirs(place, beside)) is not None:
+                return place, theirs, beside
     return None
 
 
@@ -581,10 +585,10 @@ def reaching(trace: Trace, trial: Trial, scope: str, order: Mapping[StepKey, int
         return trial.formulas
     first = min(order[place] for place in trial.formulas)
     kinds = {kind(trace.steps.at(*place)): wrong for place, wrong in trial.formulas.items()}
-    names = {name: wrong for (name, _), wrong in trial.formulas.items()}
+    names = {(place[0], type(trace.steps.at(*place).operation)): wrong for place, wrong in trial.formulas.items()}
     formulas = dict(trial.formulas)
     for step, layer in trace.steps.rows:
-        wrong = names.get(step.name) if scope == "name" else kinds.get(kind(step))
+        wrong = names.get((step.name, type(step.operation))) if scope == "name" else kinds.get(kind(step))
         place = (step.name, layer)
         if (
             wrong is not None

@@ -118,7 +118,7 @@ def _over_features(
     if over.pairs is not None or options.corrupt is not None:
         raise UsageError("--features explains the answer to one text", "leave out CORRUPT and --pairs")
     if is_typed("stored", "versus", "method", "steps", "level", "metric"):
-        raise UsageError("--features takes no --from, --versus, --method, --steps, --level or --metric", "leave them out")
+        raise UsageError("--features takes no --from, --versus, --method, --steps, --level, --metric", "leave it out")
     texts = with_session_text(() if options.clean is None else (options.clean,), 1)
     if not texts:
         raise UsageError("the text is missing", 'such as: tinytf circuit "The cat sat" --features DIR')
