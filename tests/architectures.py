@@ -1198,6 +1198,10 @@ class Numbers:
     def library(self) -> "Numbers":
         return self
 
+    @property
+    def of_source(self) -> "Numbers":
+        return self
+
     def id_of(self, piece: str) -> None:
         return None
 

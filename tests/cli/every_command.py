@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 TEXT = "The cat sat"
 SAE = ("--at", "L0.out", "--features", "8", "--k", "2", "--tokens", "32", "--batch", "16")
+TRANSCODERS = ("--into", "L*.ffn", "--features", "8", "--k", "2", "--tokens", "32", "--batch", "16")
 OPEN = ("--model", "m", "--device", "cpu")
 GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "trace --curve": (("trace", "--curve", TEXT, *OPEN),),

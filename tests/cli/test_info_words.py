@@ -88,7 +88,7 @@ def test_the_words_have_the_parts_that_the_model_has(kind: str) -> None:
         ("positions", "rotary (RoPE)", any(one.positions == "rotary" for one in layers)),
         ("positions", "ALiBi", config.positions == "alibi"),
         ("widths", f"keys and values of {config.kv_rank} numbers", config.kv_rank > 0),
-        ("scores", "a learned sink", config.attention_sinks),
+        ("scores", "a learned sink", any(one.attention_sinks for one in layers)),
         ("scores", "softly capped", config.attention_cap > 0),
         ("window", f"{4 if config.causal else 3} tokens", any(one.window == 4 for one in layers)),
         ("chunks", "of 4 tokens", any(one.chunk for one in layers)),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from covering import along
 from driving import CORPUS, Tinytf, is_a_clean_error
-from every_command import OPEN, SAE, TEXT
+from every_command import OPEN, SAE, TEXT, TRANSCODERS
 from safetensors.torch import save_file
 from test_every_output import CONTINUED, FILE_OPTIONS, FOLDERS, contents
 
@@ -37,6 +37,7 @@ MADE = {
     "sweep": ("sweep", "recipe.toml", "book.txt", "--seeds", "2", "--jobs", "1", "--steps", "1", "--out", "sweep"),
     "recording": ("record", "book.txt", *OPEN, "--at", "L0.out", "--out", "recording"),
     "sae": ("train-sae", "book.txt", *OPEN, *SAE, "--out", "sae"),
+    "transcoders": ("train-sae", "book.txt", *OPEN, *TRANSCODERS, "--out", "transcoders"),
     "exported": ("export", "m", "exported", "--to", "huggingface"),
 }
 """The commands that make folders, each with the folder that it makes here."""
@@ -45,6 +46,7 @@ KEPT = {
     "sweep": "sweep.json",
     "recording": "index.json",
     "sae": "sae_weights.safetensors",
+    "transcoders": "layer_0.safetensors",
     "exported": "config.json",
     "adapter": "adapter_model.safetensors",
     "sparsify": "cfg.json",

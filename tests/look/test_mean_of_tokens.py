@@ -1,5 +1,6 @@
 """A head that reads the mean of the tokens: what is asked of its logits, against passes written out here."""
 
+import math
 from functools import cache
 
 import pytest
@@ -66,7 +67,7 @@ def test_a_head_taken_out_changes_the_mean_of_all_tokens(kind: str) -> None:
     for block in model.blocks:
         x = block(x[None])[0]
     handle.remove()
-    assert changed.effect.p_after == pytest.approx(float(logits_of(model, x).softmax(-1)[1]), abs=1e-10)
+    assert math.exp(changed.effect.after) == pytest.approx(float(logits_of(model, x).softmax(-1)[1]), abs=1e-10)
 
 
 @kinds

@@ -145,7 +145,7 @@ KIMI_LINEAR = replace(
         **shared_expert(f"{_MOE}.shared_experts"),
     },
     spellings=(
-        (r"\.mlp\.(gate\.|experts|shared)", r".block_sparse_moe.\1"),
+        (r"\.mlp\.(gate\b|experts|shared)", r".block_sparse_moe.\1"),
         (r"\.forget_gate\.", "."),
         (r"\.block_sparse_moe\.(gate|up|down)_proj\.", r".mlp.\1_proj."),  # as transformers writes a dense layer
     ),

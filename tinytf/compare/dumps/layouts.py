@@ -209,6 +209,7 @@ class Layout:
                 place
                 for made in groups
                 for place in ([self._input_of(made)] if is_input else self._outputs_of_group(made))
+                if not self._is_turned(place[0])
             ]
             if places:
                 return tuple(Meaning(place, certain=len(places) == 1) for place in places)
@@ -335,11 +336,17 @@ class Layout:
             if words == "ffn.act" and config.gated and isinstance(self.table, Family):
                 return ()  # the activated gate alone, before it meets the hidden units
             if words == "final" or (words, layer) == ("in", config.n_layers):  # transformers norms the last one
-                step = steps.by_name[steps.final]
+                step = steps.by_name[steps.normed]
                 return (Meaning((step.name, config.n_layers - 1 if step.in_layer else None)),)
             names = [word for word in (steps.synonym(w) or w for w in words.split()) if steps.has(word, layer)]
             return tuple(Meaning((step, layer), how=self._row_order(step), certain=len(names) == 1) for step in names)
         return ()
+
+    def _is_turned(self, step: str) -> bool:
+        """Whether a step of queries or keys that are projected already has its rotated dimensions in another place."""
+        role = self.steps.by_name[step].role
+        how = self.table.stored.get(f"blocks.{{n}}.attention.{role}")
+        return role in ("q", "k") and how is not None and how.rotary_last != ""
 
     def _row_order(self, step: str) -> Stored | None:
         """The order of the rows of queries and keys, which GGML's graphs share with its files."""
