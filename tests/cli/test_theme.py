@@ -20,7 +20,7 @@ _CHILD = """
 import os, sys, termios
 from tinytf_cli import terminal
 from tinytf_cli.terminal import detect_theme
-terminal._PATIENCE = float(os.environ["PATIENCE"])
+terminal._TIMEOUT = float(os.environ["PATIENCE"])
 print("ready")
 sys.stdin.readline()
 before = termios.tcgetattr(0)
@@ -55,6 +55,7 @@ def begin(patience: float = _PATIENCE, **environment: str) -> "pexpect.spawn[byt
         env={**kept, "TERM": "xterm-256color", "PATIENCE": str(patience), **environment},
         timeout=_PATIENCE,
     )
+    child.delayafterterminate = child.ptyproc.delayafterterminate = _PATIENCE / 10  # a busy machine ends it late
     child.setecho(False)
     child.expect_exact(b"ready")
     return child
