@@ -251,7 +251,7 @@ def _over_groups(site: Site, theirs: Tensor) -> Iterator[Attempt]:
     """A norm of heads over each, over all, or over groups of them, with the ε that is solved for."""
     assert isinstance(site.operation, Norm)
     heads, eps = len(theirs), site.operation.eps
-    own = site.operation.groups if isinstance(site.operation, HeadNorm) else heads
+    own = (site.operation.groups if isinstance(site.operation, HeadNorm) else 0) or heads  # 0: each by itself
     x, gain, wanted = (side_by_side(site.input()), gain_of(site.module).detach(), side_by_side(theirs))
     gain = gain.repeat(heads) if gain.numel() == theirs.shape[-1] else gain.expand(x.shape[-1])
     names = {1: "over all heads", heads: "over each head"}
