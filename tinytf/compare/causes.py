@@ -202,14 +202,15 @@ def causes_of(
         if not is_whole and repeated is None:
             best, _ = _most_telling(beside, evidence, differing, [*trials, *search(further=True)], order)
         formulas = dict(_furthest(run, evidence, differing, best[0], order))
-        while True:
+        continued = WrongTrace(run, formulas)
+        wrong = [place for place in evidence.after(differing, order) if evidence.differs(place, continued)]
+        # what is rounded otherwise is not the same after the next rounding
+        fault = None if best[0].attempt.rounding else _first_fault(continued, evidence, wrong, order)
+        if fault is not None and (unmade := _not_made(continued, evidence, best[0], formulas, order)):
+            formulas = {place: made for place, made in formulas.items() if place not in unmade}
             continued = WrongTrace(run, formulas)
             wrong = [place for place in evidence.after(differing, order) if evidence.differs(place, continued)]
-            # what is rounded otherwise is not the same after the next rounding
-            fault = None if best[0].attempt.rounding else _first_fault(continued, evidence, wrong, order)
-            if fault is None or fault[0] not in formulas.keys() - best[0].formulas.keys():
-                break
-            del formulas[fault[0]]  # the mistake is not made there
+            fault = _first_fault(continued, evidence, wrong, order)
         run = continued
         layers = _layers_of(formulas, run)
         if repeated is not None:
@@ -328,6 +329,7 @@ def trials_of(
     limit = min(evidence.tolerance, distance(theirs, trace.step(*differing)) / 10)
     candidates = [(trace.steps.at(*place), place) for place in (*unseen, differing)]
     tokens = _tokens_apart(trace, differing, theirs, limit)
+    before = {place for place in evidence.places if order[place] < order[differing]}  # whose numbers are explained
     groups: dict[tuple[type, str], dict[StepKey, Attempt]] = {}  # queries and keys are turned alike, permuted alike
     for step, place in candidates:
         if step.operation is not None:
@@ -360,7 +362,8 @@ def trials_of(
             record[words] = None
             formulas = {place: attempt.wrong for place, attempt in tried.items()}
             for place, attempt in tried.items():
-                formulas |= {(name, place[1]): wrong for name, wrong in attempt.beside.items()}
+                beside = {(name, place[1]): wrong for name, wrong in attempt.beside.items()}
+                formulas |= {other: wrong for other, wrong in beside.items() if other not in before}
                 also = _also(trace, place, attempt, order)
                 formulas |= {other: wrong for other, wrong in also.items() if other not in formulas}
             if any(attempt.also for attempt in tried.values()) and len(formulas) == len(tried):
@@ -598,6 +601,14 @@ def reaching(trace: Trace, trial: Trial, scope: str, order: Mapping[StepKey, int
         ):
             formulas[place] = _if_it_fits(wrong)
     return formulas
+
+
+def _not_made(
+    run: Trace, evidence: Evidence, trial: Trial, formulas: Formulas, order: Mapping[StepKey, int]
+) -> set[StepKey]:
+    """Where a mistake that reaches other steps is not made: with it, they do not follow from the dump's numbers."""
+    further = [place for place in evidence.places if place in formulas and place not in trial.formulas]
+    return {place for place in further if _first_fault(run, evidence, [place], order) is not None}
 
 
 def _kind(step: Step) -> tuple[type, bool]:
