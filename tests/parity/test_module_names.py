@@ -68,8 +68,6 @@ def test_a_module_path_means_the_step_that_has_its_numbers(family: str) -> None:
         shapes = [kept[stored].shape for stored, _ in meanings]
         if found is None and any(len(IDS) not in shape or config.d_embed for shape in shapes):
             continue  # of the first token alone, or as wide as the embeddings
-        if kind == "laguna" and name == "ffn.mixed":
-            continue  # its experts are multiplied by the scale outside of their module
         if kind == "gpt_neox_japanese" and (name, layer) == ("attn", config.n_layers - 1):
             continue  # its bias is added outside of the module
         if name == "pooled.dense":

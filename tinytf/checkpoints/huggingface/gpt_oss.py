@@ -95,5 +95,6 @@ PRIVACY_FILTER = replace(
         "blocks.{n}.ffn.experts.gate": Stored(f"{_EXPERTS}.gate_up_proj", transposed=True, bare=True, **_HALVES),
         "blocks.{n}.ffn.experts.up": Stored(f"{_EXPERTS}.gate_up_proj", transposed=True, bare=True, part=1, **_HALVES),
     },
+    routes_scaled_after=True,
 )
 """OpenAI 2026: an encoder that marks personal data, with windows to both sides."""

@@ -145,4 +145,5 @@ MINIMAX_M3 = replace(
     ),
     skipped=(*LLAMA.skipped, FURTHER_MODULES),
     keys_now=_keys_now,
+    routes_scaled_after=True,
 )

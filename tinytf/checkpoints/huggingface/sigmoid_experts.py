@@ -240,6 +240,7 @@ LAGUNA = replace(
         **shared_expert("layers.{n}.mlp.shared_expert"),
     },
     spellings=((r"mlp\.gate\.e_score", "mlp.experts.e_score"), (r"mlp\.shared_experts\.", "mlp.shared_expert.")),
+    routes_scaled_after=True,
 )
 """Laguna (Poolside 2026): gated heads, whose number differs by layer."""
 

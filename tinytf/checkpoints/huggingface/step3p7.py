@@ -181,4 +181,5 @@ STEP3P5 = replace(
     ),
     skipped=(*LLAMA.skipped, FURTHER_LAYERS),
     keys_now=_keys_now,
+    routes_scaled_after=True,
 )

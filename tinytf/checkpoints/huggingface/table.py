@@ -25,7 +25,7 @@ class Family(FamilyTable):
     certain value. A family that ``unties`` has a head of its own where the file has one that differs from the
     embeddings, though the configuration says that they are tied. ``constants`` are small tensors that count as
     settings: their numbers are read like keys, under their own names. Beside a head of classes, names begin with
-    ``body_prefix``.
+    ``body_prefix``. Where ``routes_scaled_after``, the module of the experts gives their sum before it is scaled.
     """
 
     model_type: str
@@ -41,6 +41,7 @@ class Family(FamilyTable):
     unties: bool = False
     constants: tuple[str, ...] = ()
     body_prefix: str = ""
+    routes_scaled_after: bool = False
 
     def with_names_now(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """A configuration whose older keys are those of now, unless it has those too."""

@@ -311,8 +311,9 @@ class Layout:
                     continue
             last = place
         step = self.steps.at(*last)
-        if step.of_experts and config.always_experts:
-            return []  # a module sums those that are chosen alone
+        scaled_after = isinstance(self.table, Family) and self.table.routes_scaled_after
+        if step.of_experts and (config.always_experts or (scaled_after and all(one.of_experts for one in steps))):
+            return []  # a module sums those that are chosen alone, or is scaled outside
         if step.of_experts:  # one module weights and sums them
             sums = (row for row in self.steps.in_layer(last[1] or 0) if isinstance(row.operation, SumExperts))
             return [(row.name, last[1]) for row in sums]
