@@ -280,10 +280,12 @@ def test_the_built_in_model_is_a_reference_too() -> None:
 def test_every_mistake_gives_numbers_of_its_own() -> None:
     """Each changes the logits of some reference, and no two do the same to all: a confirmed one is the one."""
     other = {"n_kv_heads": 2, "rope_theta": 5e5, "norm_eps": 1e-6}
+    limits = {"act_limit": 0.02}, {"glu_limit": 0.5}
     references = [*map(like, (GPT, LLAMA, "lecture.py:BigramLanguageModel")), load("tiny"),
                   reference("llama-tiny", SMALL | other), reference("qwen3.5-tiny", {"rope_width": 0}),
-                  *(reference(name, {}) for name in ("lfm2-tiny", "mamba-tiny")),
-                  reference("granite4-tiny", {"n_kv_heads": 2})]  # fmt: skip
+                  *(reference(name, {}) for name in ("lfm2-tiny", "mamba-tiny", "mixtral-tiny")),
+                  reference("granite4-tiny", {"n_kv_heads": 2}),
+                  *(reference("llama-tiny", SMALL | limit) for limit in limits)]  # fmt: skip
     found: dict[tuple[str, type], list[torch.Tensor | None]] = {(one.words, one.at): [] for one in KNOWN}
     assert len(found) == len(KNOWN)
     for model in references:

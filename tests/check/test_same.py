@@ -28,8 +28,12 @@ def tried(target: str, folder: Path, *edits: tuple[str, str], **settings: Any) -
 @sample("target", RIGHT, every=3)
 def test_a_right_file_is_the_same_in_every_way(target: str, tmp_path: Path) -> None:
     found = tried(target, tmp_path, other=OTHER)
-    assert found.holds, found.in_a_sentence()
-    assert found.steps > 5
+    if target == "from_transformers.py:gpt2":  # which counts positions from the padding on, where none are given
+        assert {way.way for way in found.ways if way.holds is False} == {way for way in WAYS if "left" in way}
+        assert "with position_ids of its own it is the same" in found.in_a_sentence()
+    else:
+        assert found.holds, found.in_a_sentence()
+    assert found.steps > (0 if "functional" in target else 5)  # functions over parameters, without a module
     assert sum(way.holds is True for way in found.ways) >= (1 if "bert" in target else 4)
 
 

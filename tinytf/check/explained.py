@@ -343,8 +343,10 @@ def _in_all_layers(confirmed: Sequence[ConfirmedMistake]) -> Iterator[ConfirmedM
 
 def _changed(earlier: Comparison, later: Comparison, key: StepKey) -> bool:
     """Whether a mistake gives a step other numbers."""
-    before, after = (one.value(key).nan_to_num(neginf=-1.0) for one in (earlier, later))
-    return before.shape != after.shape or difference(after, before) > later.limit(key)
+    before, after = (one.value(key) for one in (earlier, later))
+    if before.shape != after.shape or not torch.equal(before.isneginf(), after.isneginf()):
+        return True
+    return difference(*(one.nan_to_num(neginf=0.0) for one in (after, before))) > later.limit(key)
 
 
 def _scaled(comparison: Comparison, wrong: StepKey) -> Iterator[tuple[Mistake, list[StepKey]]]:

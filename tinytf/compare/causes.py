@@ -329,7 +329,8 @@ def trials_of(
     limit = min(evidence.tolerance, distance(theirs, trace.step(*differing)) / 10)
     candidates = [(trace.steps.at(*place), place) for place in (*unseen, differing)]
     tokens = _tokens_apart(trace, differing, theirs, limit)
-    before = {place for place in evidence.places if order[place] < order[differing]}  # whose numbers are explained
+    # What a dump has before is explained; a tensor of a file that has such numbers may stand for another step.
+    before = {place for place in evidence.places if order[place] < order[differing]} if evidence.dumped else {}
     groups: dict[tuple[type, str], dict[StepKey, Attempt]] = {}  # queries and keys are turned alike, permuted alike
     for step, place in candidates:
         if step.operation is not None:

@@ -52,6 +52,10 @@ def read_otherwise(trace: Trace, differing: StepKey, unseen: Sequence[StepKey]) 
                 yield words, {place: Attempt(words, _reading(formulas)) for place in taken}
 
 
+_OF_EQUAL_SCORES = "all scores of a query are equal, as where keys are 0"
+"""What is known of keys that are 0, where an attention shows its weights or what follows from them alone."""
+
+
 def keys_otherwise(trace: Trace, unseen: Sequence[StepKey]) -> Iterator[Read]:
     """Keys or values, or both, of other tokens or heads, in an attention that is not seen."""
     places = {type(trace.steps.at(*place).operation): place for place in unseen}
@@ -60,8 +64,9 @@ def keys_otherwise(trace: Trace, unseen: Sequence[StepKey]) -> Iterator[Read]:
     for place in list(found.values())[:1]:
         heads = len(Site(trace, trace.steps.at(*place), place[1]).input(1))
         for words, change in orders(heads):
-            for of in ({what: at} for what, at in found.items()):
-                yield f"{next(iter(of))} are {words}", _all_with(change, of.values())
+            for what, at in found.items():
+                said = _OF_EQUAL_SCORES if (what, words) == ("keys", "0") else f"{what} are {words}"
+                yield said, _all_with(change, [at])
             if len(found) > 1:
                 yield f"keys and values are {words}", _all_with(change, found.values())
 
