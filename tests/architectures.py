@@ -82,6 +82,12 @@ KINDS: dict[str, dict[str, Any]] = {
         "d_source": 24,
         "encoder": {},
     },
+    "bert and gpt-2, two stacks of two widths": {
+        "activation": "gelu_tanh",
+        "d_source": 20,
+        "source_projection": True,
+        "encoder": {"norm_order": "post", "embed_norm": True, "d_model": 20, "n_heads": 2, "d_head": 10},
+    },
     "gpt2": {"activation": "gelu_tanh"},
     "blenderbot-small, positions after the norm": {
         "norm_order": "post",

@@ -212,9 +212,9 @@ class Transformer(nn.Module):
         self.pooling = Pooling(config) if config.pooling != "none" else None
         self.head = Head(config) if config.head.kind != "none" else None
         self.encoder = None if config.encoder is None else Transformer(config.encoder)
-        if config.d_source:
-            (step,) = (step for step in table_of(config).before if step.name == "source")
-            self.source = step.operation.make_module(config, step)
+        for step in table_of(config).before:
+            if step.of_source:
+                self.add_module(step.path, step.operation.make_module(config, step))
         self.reads: Source | None = None
         self.share_layers()
         # address and bytes of the buffers that weights were moved to, see tinytf.model.layout
@@ -434,8 +434,10 @@ class Transformer(nn.Module):
                 "give it: model.reading(TEXT)" if self.encoder else "give its states: --source FILE, or model.reading"
             )
             raise UsageError("this model reads another text, its source, and has none", hint)
-        states = self.source(source.read_by(self.encoder).expand(len(ids), -1, -1))
-        return Carried(ids, {last: x, "source": states}, types, source.mask)
+        steps = {"source": self.source(source.read_by(self.encoder).expand(len(ids), -1, -1))}
+        if self.config.source_projection:
+            steps["source.projected"] = self.source_projection(steps["source"])
+        return Carried(ids, {last: x, **steps}, types, source.mask)
 
     @property
     def recomputes(self) -> bool:
