@@ -66,9 +66,9 @@ _SCORES, _ADDED = Nearest("cross", CROSS_MAP), Nearest("cross", WIDE)
 SOURCE: tuple[Step, ...] = (
     Step("source", "states of the encoder", "…", ("source", "d_source"), (),
          "embed", False, True, when=crosses, absent=_ABSENT, make=lambda o, _: o.Given()),
-    Step("source.projected", "states of the encoder, projected", "{0}·W_S + b_S", ("source", "d_model"), ("source",),
-         "embed", False, when=lambda c: c.source_projection, absent="layers read the states as they are",
-         make=lambda o, _: o.Linear(True), module="source_projection", matrix="W_S"),
+    Step("source.projected", "states of the encoder, projected", "{0}·W_XS + b_XS", ("source", "d_model"), ("source",),
+         "embed", False, True, when=lambda c: c.source_projection, absent="layers read the states as they are",
+         make=lambda o, _: o.Linear(True), module="source_projection", matrix="W_XS"),
 )  # fmt: skip
 """What all layers read of the other stack."""
 ROWS: tuple[Step, ...] = (

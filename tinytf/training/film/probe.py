@@ -111,7 +111,7 @@ class HeadProbe:
         device, table = model.embed.tokens.weight.device, table_of(model.config)
         ids = self.ids.to(device)
         with tap_steps(model, tap, (table.weights,)), torch.autocast(device.type, enabled=False):
-            model.hidden(ids, source=model.read(ids))  # independent of a caller's autocast
+            model.hidden(ids, source=model.reads or model.read(ids))  # independent of a caller's autocast
         empty = torch.empty(0, 4 if self.length else 2, model.config.n_heads)
         all_layers = spread_over_layers(
             stack_heads(layers).movedim(-1, 1) if layers else empty, table.attention_layers, model.config.n_layers
