@@ -19,6 +19,9 @@ ARCHITECTURES = {
     "Qwen3": _LLAMA.but(qk_norm=True),
     "BitNet": _LLAMA.but(out_norm=True, act_norm=True),
     "Ministral 3": _LLAMA.but(query_scale=0.1, query_scale_every=16_384),
+    "BERT and GPT-2": PRESETS["gpt2"].but(
+        d_source=512, source_projection=True, encoder=PRESETS["paper"].but(head="none").to_dict()
+    ),
     "Gemma 2": _LLAMA.but(norm_order="both", attention_cap=50.0, logit_cap=30.0),
     "T5Gemma": _LLAMA.but(
         norm_order="both", attention_cap=50.0, d_source=_LLAMA.d_model,

@@ -82,6 +82,12 @@ KINDS: dict[str, dict[str, Any]] = {
         "d_source": 24,
         "encoder": {},
     },
+    "bert and gpt-2, two stacks of two widths": {
+        "activation": "gelu_tanh",
+        "d_source": 20,
+        "source_projection": True,
+        "encoder": {"norm_order": "post", "embed_norm": True, "d_model": 20, "n_heads": 2, "d_head": 10},
+    },
     "gpt2": {"activation": "gelu_tanh"},
     "blenderbot-small, positions after the norm": {
         "norm_order": "post",
@@ -1070,7 +1076,9 @@ def config_of(kind: str, **changes: Any) -> ModelConfig:
     fields["by_layer"] = tuple((name, (values * count)[:count]) for name, values in fields.get("by_layer", ()))
     if "encoder" in fields:
         alike = {
-            name: value for name, value in fields.items() if name not in ("d_source", "start_id", "shares_embeddings")
+            name: value
+            for name, value in fields.items()
+            if name not in ("d_source", "source_projection", "start_id", "shares_embeddings")
         }
         read = {"causal": False, "head": "none", "head_bias": False, "tied_head": True, "logit_scale": 1.0}
         fields["encoder"] = ModelConfig.of(**{**alike, **read, "encoder": None, **fields["encoder"]})

@@ -23,9 +23,13 @@ from tinytf.parts.norm import NORMED
 from tinytf.parts.part import COUNT, LACKS, POSITIVE, ROUNDED, SHARE, Leaf, Part, build, leaf, leaves, listed, value_at
 from tinytf.parts.pooling import Pooling
 
-__all__ = ["CHOICES", "CLASS_HEADS", "DIFFERING", "FIELDS", "LATENT_EPS", "LEFT_OUT", "ZEROS", "ModelConfig", "Rope"]
+__all__ = [
+    "CHOICES", "CLASS_HEADS", "DIFFERING", "ENC", "FIELDS", "LATENT_EPS", "LEFT_OUT", "ZEROS", "ModelConfig", "Rope",
+]  # fmt: skip
 
 MOST_LAYERS = 1024
+ENC = "enc."
+"""What the addresses of a stack begin with that another stack reads."""
 LEFT_OUT: dict[str, dict[str, Any]] = {
     "scaling": {"attention_divisor": 1.0},
     "mask": {"mask": False, "window": 0, "chunk": 0},
@@ -175,9 +179,17 @@ class ModelConfig(Part):
         )
 
     @property
+    def stacks(self) -> dict[str, "ModelConfig"]:
+        """The stacks by what their addresses begin with, in the order in which they run; the model itself is the last.
+
+        Whatever is true of every stack is a loop over these: no other place need ask whether there are two.
+        """
+        return {"": self} if self.encoder is None else {ENC: self.encoder, "": self}
+
+    @property
     def common_vocabulary(self) -> int:
         """The number of ids that every stack has: the vocabulary, or the smaller of two."""
-        return min(stack.embedding.vocab_size for stack in (self, self.encoder) if stack is not None)
+        return min(stack.embedding.vocab_size for stack in self.stacks.values())
 
     def setting(self, name: str) -> Any:
         """The setting with this flat name; for ``head``, its kind rather than the part."""
@@ -190,13 +202,10 @@ class ModelConfig(Part):
 
     def require(self) -> None:
         kinds = self._distinct_blocks
-        read = {block.cross.d_source for block in kinds}
-        if len(read) > 1 or (self.encoder is not None and read != {self.encoder.d_model}):
-            wide = "missing" if self.encoder is None else self.encoder.d_model
-            raise ConfigError(f"d_source {self.d_source} needs an encoder as wide, and it is {wide}")
-        tables = [
-            (stack.embedding.vocab_size, stack.embed_width) for stack in (self, self.encoder) if stack is not None
-        ]
+        read, wide = {block.cross.d_source for block in kinds}, [of.d_model for at, of in self.stacks.items() if at]
+        if len(read) > 1 or (wide and read != {*wide}):
+            raise ConfigError(f"d_source {self.d_source} needs an encoder as wide, and it is {(*wide, 'missing')[0]}")
+        tables = [(stack.embedding.vocab_size, stack.embed_width) for stack in self.stacks.values()]
         if self.shares_embeddings and tables != tables[:1] * 2:
             raise ConfigError("shares_embeddings needs an encoder with as many tokens, and embeddings as wide")
         for part in (self.embedding, *kinds, self.vector, self.head):
@@ -536,10 +545,10 @@ class ModelConfig(Part):
         sides = [{**side.to_dict(), **dict(side.by_layer)} for side in (self, other)]
         pairs = {name: (sides[0][name], sides[1][name]) for name in FIELDS if name != "by_layer"}
         found = {name: pair for name, pair in pairs.items() if not _agree(*pair, rounding)}
-        if self.encoder is None or other.encoder is None:
-            read = self.encoder is not None, other.encoder is not None
-            return found | ({"encoder": read} if read[0] != read[1] else {})
-        of_encoder = self.encoder.differences(other.encoder, rounding)
+        read = [ENC in side.stacks for side in (self, other)]
+        if not all(read):
+            return found | ({"encoder": (read[0], read[1])} if any(read) else {})
+        of_encoder = self.stacks[ENC].differences(other.stacks[ENC], rounding)
         return found | {f"encoder.{name}": pair for name, pair in of_encoder.items()}
 
     def to_dict(self) -> dict[str, Any]:

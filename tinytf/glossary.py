@@ -177,7 +177,7 @@ def _sized(axes: Sequence[str], config: ModelConfig | None) -> str:
 def _size(axis: str, config: Any) -> str:
     """The size of an axis; empty if the configuration does not name it."""
     if axis in TEXT_AXES:
-        return "S" if axis == "source" else "T"
+        return {"source": "S"}.get(axis, "T")
     factors = [getattr(config, _COUNTS.get(name, name), None) for name in axis.split("·")]
     known = [factor for factor in factors if isinstance(factor, int) and factor]
     return str(prod(known)) if len(known) == len(factors) else ""

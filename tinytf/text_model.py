@@ -127,6 +127,12 @@ class TextModel(ShortRepr):
         if isinstance(text, Conversation):
             return self._fitting(self._cut(self.tokenizer.converse(text, limit=most)), truncate, limit)
         if isinstance(text, TextPair):
+            if self.config.causal and self.pair_template is None:
+                raise UsageError(
+                    "a pair of texts is for encoders and rerankers, and the folder of this decoder says nothing of "
+                    "pairs",
+                    "give one text; a reranker has a modules.json, and a modality_config with messages",
+                )
             return self._fitting(self._pair(text, most, truncate), truncate, limit)
         _require_string(text)
         if not text.strip():
@@ -204,11 +210,6 @@ class TextModel(ShortRepr):
         return encoding.truncated(self.cuts_at) if self.cuts_at else encoding
 
     def _pair(self, pair: TextPair, limit: Limit, truncate: bool) -> Encoding:
-        if self.config.causal and not self.config.d_source and self.pair_template is None:
-            raise UsageError(
-                "a pair of texts is for encoders and rerankers, and the folder of this decoder says nothing of pairs",
-                "give one text; a reranker has a modules.json, and a modality_config with messages",
-            )
         if not (pair.first.strip() and pair.second.strip()):
             raise UsageError("one text of the pair is empty", 'such as: tinytf trace "Who sat?" --pair "The cat sat."')
         cut = min(self.cuts_at or self.config.context, self.config.context) if truncate or self.cuts_at else 0

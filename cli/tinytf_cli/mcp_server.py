@@ -27,7 +27,7 @@ from tinytf.loading import Model, load
 from tinytf.presets import BUILT_IN
 from tinytf.report import Report
 from tinytf.version import __version__
-from tinytf_cli.text_options import both_facing
+from tinytf_cli.text_options import asked_of, bound_to
 
 ROOM = 24_000
 """The most characters of an answer, as JSON; about 8,000 tokens."""
@@ -126,11 +126,8 @@ class Bench:
 
     def reading(self, name: str, text: str, target: str | None) -> tuple[Model, str]:
         """The model and the text to ask about; of two stacks, the one that reads the text, and its target."""
-        model = self.model(name)
-        if model.config.encoder is None and target is None:
-            return model, text
-        (bound,), written = both_facing(model, [text], target)
-        return bound, str(written)
+        (bound,), (asked,) = asked_of(self.model(name), [text], target)
+        return bound, str(asked)
 
     def place(self, name: str) -> str:
         """The name, or the resolved path that it stands for. Raises UsageError like ``model``."""
@@ -183,16 +180,12 @@ def tools(bench: Bench) -> Mapping[str, Callable[..., Report]]:
         first = bench.model(model)
         if (other_text is None) == (other_model is None):
             raise UsageError("compare with one thing: other_text or other_model")
-        if first.config.encoder is None and target_text is None:
-            if other_text is not None:
-                return first.diff(text, other_text)
-            return first.diff(text, _other(bench, str(other_model)), floor=floor)
-        sources = [text] if other_text is None else [text, other_text]
-        (bound, *others), target = both_facing(first, sources, target_text)
+        texts = [text] if other_text is None else [text, other_text]
+        (bound, *others), (asked, *more) = asked_of(first, texts, target_text)
         if others:
-            return bound.diff(target, (others[0], target))
+            return bound.diff(asked, (others[0], more[0]))
         other = _other(bench, str(other_model))
-        return bound.diff(target, (other.reading(text), target) if isinstance(other, Model) else other, floor=floor)
+        return bound.diff(asked, (bound_to(other, text), asked) if isinstance(other, Model) else other, floor=floor)
 
     def lens(
         text: Text,
@@ -236,13 +229,11 @@ def tools(bench: Bench) -> Mapping[str, Callable[..., Report]]:
     ) -> Report:
         """Find which activations of the clean text bring its answer back in the corrupt one."""
         opened = bench.model(model)
-        runs: tuple[Any, Any] = (clean, corrupt)
-        if opened.config.encoder is not None or target_text is not None:
-            (first, second), target = both_facing(opened, runs, target_text, until_apart=True)
-            runs = first.trace(target), second.trace(target)
+        models, texts = asked_of(opened, [clean, corrupt], target_text, until_apart=True)
+        first, second = (one.trace(text) for one, text in zip(models, texts, strict=True))
         if at:
-            return opened.patch(*runs, at, answer=answer, versus=versus)
-        return opened.patch_sweep(*runs, sweep, answer=answer, versus=versus)
+            return opened.patch(first, second, at, answer=answer, versus=versus)
+        return opened.patch_sweep(first, second, sweep, answer=answer, versus=versus)
 
     def score(text: Text, model: ModelName = "tiny", target_text: Target = None) -> Report:
         """Give the probability, rank and entropy of every token, and the perplexity of the text."""

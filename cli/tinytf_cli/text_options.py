@@ -156,30 +156,34 @@ def target_option() -> Any:
     return option(metavar="TEXT", help="What a model of two stacks writes for TEXT.  [default: it generates it]")
 
 
-def both_facing(
-    model: "Model", sources: "Sequence[Written]", target: str | None, output: Output | None = None, *,
+def asked_of(
+    model: "Model", texts: "Sequence[Written]", target: str | None, output: Output | None = None, *,
     truncate: bool = False, until_apart: bool = False,
-) -> "tuple[list[Model], Written]":  # fmt: skip
-    """The model bound to each of some sources, and the target of all: the one given, or generated for the first.
+) -> "tuple[list[Model], list[Written]]":  # fmt: skip
+    """The models to ask about some texts, and what to ask each of them about: the model itself and its text.
 
-    In a session the target of its own source is the session's. With ``until_apart`` it is generated up to where the
-    targets of the sources differ. ``truncate`` cuts long sources. Raises UsageError for a model of one stack.
+    A model of two stacks reads the text, and is asked about a target, the same for all: the one given, or generated for
+    the first. In a session the target of its own source is the session's. With ``until_apart`` it is generated up to
+    where the targets of the sources differ. ``truncate`` cuts long sources. Raises UsageError for a ``target`` of a
+    model of one stack.
     """
     if model.config.encoder is None:
-        raise UsageError("--target-text goes with a model of two stacks, and this one has one", "leave it out")
+        if target is not None:
+            raise UsageError("--target-text goes with a model of two stacks, and this one has one", "leave it out")
+        return [model] * len(texts), [*texts]
     session = host()
     if (
         target is None
         and session is not None
         and model.transformer.reads is not None
-        and [*sources] == [session.require_source()]
+        and [*texts] == [session.require_source()]
     ):
-        return [model], str(session.require_text())
-    bound = [model.reading(source, truncate=truncate) for source in sources]
+        return [model], [session.require_text()]
+    bound = [bound_to(model, source, truncate) for source in texts]
     if target is None and model.config.labels:
-        if len({*sources}) > 1:
+        if len({*texts}) > 1:
             raise UsageError("the target of this classifier is its text once more", "give one to both, --target-text")
-        return bound, sources[0]
+        return bound, [texts[0]] * len(bound)
     if target is None:
         most = min(_MOST_TARGET, model.config.context // 2)  # its text may have more tokens than were written
         written = [
@@ -192,7 +196,12 @@ def both_facing(
             target = model.tokenizer.decode([first for first, *_ in alike])
         if output is not None:
             output.note(f"target, generated{', until they differ' if is_begun else ''}: {target or 'nothing yet'}")
-    return bound, target
+    return bound, [target] * len(bound)
+
+
+def bound_to(model: "Model", source: "Written", truncate: bool = False) -> "Model":
+    """The model that reads a source; one of one stack as it is."""
+    return model if model.config.encoder is None else model.reading(source, truncate=truncate)
 
 
 @dataclass(frozen=True)
@@ -250,8 +259,7 @@ class TextOptions(ChatOptions):
         if self.lines or len(texts) != 1:
             raise UsageError("a model of two stacks takes one TEXT at a time", "what it writes is --target-text")
         given = "" if self.target_text is None and not generated else self.target_text
-        (bound, *_), target = both_facing(model, texts, given, output, truncate=self.truncate)
-        self.__dict__["items"] = [target]
+        (bound,), self.__dict__["items"] = asked_of(model, texts, given, output, truncate=self.truncate)
         return bound
 
     def measurements(self, needs: str = "") -> Path | None:

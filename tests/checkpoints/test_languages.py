@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import piece_files
 import pytest
@@ -99,3 +100,53 @@ def test_a_model_whose_words_the_rules_of_moses_cut_takes_ids(tmp_path: Path) ->
         words = f"'the' is not an id below {bound.tokenizer.vocab_size}, and the rules of Moses"
         with pytest.raises(TokenizerError, match=words):
             bound.encode("the cat")
+
+
+EXPORTED: dict[str, tuple[Callable[[Path], None], str, dict[str, int]]] = {
+    "Marian": (piece_files.marian, "Marian", {"decoder_start_token_id": 2, "pad_token_id": 2, "eos_token_id": 0}),
+    "Marian of two vocabularies": (
+        piece_files.marian_of_two_vocabularies,
+        "Marian",
+        {"decoder_start_token_id": 2, "pad_token_id": 2, "eos_token_id": 0},
+    ),
+    "M2M-100": (piece_files.m2m_100, "M2M100", {"decoder_start_token_id": 2}),
+}
+LINES = ("Mary had a lamb.", ">>fra<< Its  fleece\twas white", "", " 12é日本 ﬁ", "</s> went")
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+@pytest.mark.parametrize("name", EXPORTED)
+@torch.no_grad()
+def test_an_exported_folder_has_the_ids_and_the_logits_of_the_first(name: str, tmp_path: Path) -> None:
+    make, family, ids = EXPORTED[name]
+    (first := tmp_path / "first").mkdir()
+    make(first)
+    files = {path: path.read_bytes() for path in first.iterdir() if path.name != "config.json"}
+    theirs = transformers.AutoTokenizer.from_pretrained(first)
+    sizes = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads", "encoder_layers", "decoder_layers"), 2)
+    counts: dict[str, Any] = {"vocab_size": 1200 if name == "M2M-100" else len(theirs)}
+    if name == "Marian of two vocabularies":
+        counts = {"vocab_size": len(theirs.encoder), "decoder_vocab_size": len(theirs.target_encoder)}
+        counts["share_encoder_decoder_embeddings"] = False
+    config = getattr(transformers, f"{family}Config")(
+        **sizes, **counts, **ids, d_model=16, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64
+    )
+    torch.manual_seed(0)
+    model = transformers.AutoModelForSeq2SeqLM.from_config(config).eval()
+    model.save_pretrained(first)
+    for path, data in files.items():
+        path.write_bytes(data)
+    tinytf.load(str(first)).export(tmp_path / "again")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
+    assert type(again) is type(theirs)
+    for line in LINES:
+        pair = {} if name == "M2M-100" else {"text_target": line}  # whose targets need a language
+        assert again(line, **pair) == theirs(line, **pair)
+    reopened, report = type(model).from_pretrained(tmp_path / "again", output_loading_info=True)
+    assert not report["missing_keys"] | report["unexpected_keys"]
+    read, target = theirs(LINES[0], return_tensors="pt"), torch.tensor([[2, 5, 7, 4]])
+    logits = [one.eval()(**read, decoder_input_ids=target).logits for one in (model, reopened)]
+    torch.testing.assert_close(*logits, rtol=1e-5, atol=1e-5)
+    bound = tinytf.load(str(tmp_path / "again")).reading(LINES[0])
+    torch.testing.assert_close(bound.transformer(target), logits[0], rtol=1e-5, atol=1e-5)
+    assert bound.encode(LINES[3]).ids == tinytf.load(str(first)).encode(LINES[3]).ids

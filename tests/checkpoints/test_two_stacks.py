@@ -119,7 +119,7 @@ DECODERS = {
     ),
     "donut": (lambda: read_by(transformers.MBartConfig(**EVEN)), 24),
     "bart": (lambda: read_by(transformers.BartConfig(**EVEN)), 24),
-    "gpt-2, states projected": (lambda: read_by(transformers.GPT2Config(**GPT2), wider=6), 24),
+    "gpt-2, states projected": (lambda: read_by(transformers.GPT2Config(**GPT2), wider=6), 30),
     "bert": (lambda: read_by(transformers.BertConfig(**BERT)), 24),
 }
 
@@ -139,7 +139,8 @@ def test_a_decoder_that_is_given_states_is_that_of_transformers(make, width, tmp
     trace = bound.trace(ids=ids)
     decoder = theirs.get_decoder()
     theirs.set_attn_implementation("eager")
-    given = {"encoder_hidden_states": states[None], "output_hidden_states": True, "output_attentions": True}
+    project = getattr(theirs, "enc_to_dec_proj", nn.Identity())
+    given = {"encoder_hidden_states": project(states[None]), "output_hidden_states": True, "output_attentions": True}
     expected = decoder(input_ids=torch.tensor([ids]), **given)
     for layer, states_before in enumerate(expected.hidden_states[:-1]):
         torch.testing.assert_close(trace[f"L{layer}.in"], states_before[0], rtol=1e-5, atol=1e-5)
@@ -150,12 +151,11 @@ def test_a_decoder_that_is_given_states_is_that_of_transformers(make, width, tmp
     torch.testing.assert_close(trace.last_hidden, last[0], rtol=1e-5, atol=1e-5)
     assert [token.shown for token in trace.tokens_on("source")] == list("01234")
     given = {"encoder_outputs": BaseModelOutput(states[None]), "decoder_input_ids": torch.tensor([ids])}
-    if not hasattr(theirs, "enc_to_dec_proj"):  # which is no part of the decoder
-        torch.testing.assert_close(trace["logits"], theirs(**given).logits[0], rtol=1e-5, atol=1e-5)
-        settings = {"num_beams": 4, "max_new_tokens": 5, "eos_token_id": None, "forced_eos_token_id": None}
-        written = transformers.GenerationMixin.generate(theirs, **given, **settings)
-        steps = list(beam.search(bound.transformer, ids, beams=4, max_tokens=5, ends=()))
-        assert [*ids, *steps[-1].finished[0].ids] == written[0].tolist()
+    torch.testing.assert_close(trace["logits"], theirs(**given).logits[0], rtol=1e-5, atol=1e-5)
+    settings = {"num_beams": 4, "max_new_tokens": 5, "eos_token_id": None, "forced_eos_token_id": None}
+    written = transformers.GenerationMixin.generate(theirs, **given, **settings)
+    steps = list(beam.search(bound.transformer, ids, beams=4, max_tokens=5, ends=()))
+    assert [*ids, *steps[-1].finished[0].ids] == written[0].tolist()
     with pytest.raises(UsageError, match=f"tokens × {width}"):
         model.reading(states[:, 1:])
 

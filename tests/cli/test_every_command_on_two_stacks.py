@@ -70,15 +70,15 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "experts": (("experts", SOURCE, *FACING), "has no experts"),
     "info --card": (("info", "--card", "MODEL", "--texts", "lines.txt"), "a text has no target"),
     "lens --pairs": (("lens", "--pairs", "pairs.jsonl", *M), "a pair of prompts has no target"),
-    "lens --train": (("lens", "--train", "lines.txt", *M), "a corpus has no sources and targets"),
+    "lens --train": (("lens", "--train", "lines.txt", *M), "--train takes a tinytf record of pairs"),
     "neighbours --texts": (("neighbours", "--texts", SOURCE, OTHER, *M), "the vector of a whole text is its encoder's"),
     "pairs": (("pairs", "agreement", "-n", "2", *M), "its prompts are continued where they stand"),
     "probe": (("probe", "--labels", "labels.csv", *M), "each label is of one text"),
-    "record": (("record", "lines.txt", "--out", "new", *M, "--at", "L0.out"), "a corpus has no sources and targets"),
+    "record": (("record", "lines.txt", "--out", "new", *M, "--at", "L0.out"), "holds no pairs"),
     "same --module": (("same", SOURCE, *M, "--module", "student.py:Decoder"), "a module of yours is run on one text"),
     "state": (("state", SOURCE, *FACING), "no layer of this model has a state"),
     "steer": (("steer", "pairs.jsonl", *M, "--at", "L0.out"), "its pairs are of texts that one stack reads"),
-    "train-sae": (("train-sae", "lines.txt", *SAE, *M, "--out", "new"), "a corpus has no sources and targets"),
+    "train-sae": (("train-sae", "lines.txt", *SAE, *M, "--out", "new"), "holds no pairs"),
     "verify": (("verify", "paper:ioi", *M), "its claims are of one stack"),
 }
 """Command lines that are refused, and what the one line says."""

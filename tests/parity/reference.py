@@ -771,6 +771,8 @@ TWO_STACKS: dict[str, Callable[[], nn.Module]] = {
     "bert to bert": lambda: _pair_of(("Bert", {**BERT, "num_hidden_layers": 2}), ("Bert", BERT)),
     "roberta to roberta": lambda: _pair_of(("Roberta", _ROBERTA), ("Roberta", _ROBERTA)),
     "bert to gpt-2": lambda: _pair_of(("Bert", BERT), ("GPT2", GPT2)),
+    "roberta to a wider gpt-2": lambda: _pair_of(("Roberta", _ROBERTA), ("GPT2", {**GPT2, "n_embd": 32})),
+    "bert to a narrower bart": lambda: _pair_of(("Bert", BERT), ("Bart", {**BART, "d_model": 16, "encoder_layers": N})),
     "albert to bert": lambda: _pair_of(("Albert", {**BERT, "embedding_size": 10}), ("Bert", BERT)),
     "distilbert to bert-generation": lambda: _pair_of(("DistilBert", _DISTILBERT), ("BertGeneration", BERT)),
 }

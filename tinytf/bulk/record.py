@@ -36,7 +36,7 @@ from tinytf.bulk.folder import (
     read_index,
 )
 from tinytf.bulk.passes import Passes, Target, targets_of
-from tinytf.bulk.windows import Window, corpus_windows, require_pairs, window_length
+from tinytf.bulk.windows import Window, corpus_windows, require_form, window_length
 from tinytf.checkpoints.weights import Safetensors
 from tinytf.errors import UsageError
 from tinytf.files import parse_json, reading, to_json
@@ -197,7 +197,7 @@ class Plan:
             "tokenizer": checksum(model.tokenizer.library.to_str()),
             "corpus": files,
             "document": self.corpus.reading.document,
-            "sources": self.model.config.d_source > 0,
+            "sources": self.sources,
             "at": {target.at: {"axes": list(target.axes), "shape": list(target.shape)} for target in self.targets},
             "dtype": self.dtype,
             "rows": ROWS[self.every_token],
@@ -205,6 +205,11 @@ class Plan:
             "shard_size": self.shard_size,
             "limit": self.limit,
         }
+
+    @property
+    def sources(self) -> bool:
+        """Whether each text is a source and its target."""
+        return bool(self.model.config.d_source > 0)
 
     def estimated_rows(self) -> int:
         """About how many rows there will be, from the first characters of the corpus."""
@@ -215,7 +220,7 @@ class Plan:
         characters = tokens = 0
         for text in documents.texts():
             characters += len(text)
-            own = parse_json(text)[1] if self.model.config.d_source else text
+            own = parse_json(text)[1] if self.sources else text
             tokens += len(self.model.tokenizer.encode(own, special=False).ids)
             if characters >= _SAMPLE:
                 break
@@ -285,8 +290,7 @@ def record(
     least, most = _SHARD_MB
     if not least <= shard_size <= most:
         raise UsageError(f"shards of {shard_size:g} megabytes are not from {least} to {most:,}", "such as 64")
-    if model.config.d_source:
-        require_pairs(model, corpus.documents())
+    require_form(model, corpus.documents())
     plan = Plan(model, corpus, targets_of(at, model.config), dtype, every_token, length, shard_size, limit)
     if group.rank == 0:
         _begin(path, plan.identity)
@@ -346,7 +350,7 @@ def _report(path: Path, plan: Plan, index: Mapping[str, Any], resumed: int) -> C
     shards = len(index["shards"])
     return CorpusRecording(
         str(path), steps, plan.dtype, tokens, index["documents"], shards, tokens * plan.row_bytes, resumed,
-        index["complete"], plan.model.config.d_source > 0, about=About(plan.model),
+        index["complete"], plan.sources, about=About(plan.model),
     )  # fmt: skip
 
 
@@ -423,12 +427,11 @@ def _rows_in(file: Path) -> int:
 
 def _sources(plan: Plan, windows: Sequence[Window], rows: int) -> dict[str, Tensor]:
     """What the encoder read for the first ``rows`` of some windows: the tokens and their documents, (M,) each."""
-    if not plan.model.config.d_source:
-        return {}
     read = windows[: bisect_right([*accumulate(map(plan.rows_of, windows))], rows)]
     ids = [token for window in read for token in window.source]
     documents = [window.document for window in read for _ in window.source]
-    return {SOURCE_IDS: torch.tensor(ids, dtype=torch.int32), SOURCE_DOCUMENT: torch.tensor(documents)}
+    tensors = {SOURCE_IDS: torch.tensor(ids, dtype=torch.int32), SOURCE_DOCUMENT: torch.tensor(documents)}
+    return tensors if plan.sources else {}
 
 
 def _write_shard(

@@ -17,7 +17,7 @@ from tinytf.text.corpus import Documents
 from tinytf.text.stream import cut_between_words
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.windows import known_ids
-from tinytf.text_model import TextModel
+from tinytf.text_model import AnyModel, TextModel
 
 BATCH = 8
 """Windows in one pass, where nothing else decides."""
@@ -39,6 +39,10 @@ class Window:
     ends: bool = True
     source: tuple[int, ...] = ()
 
+    def read_by(self, model: AnyModel) -> AnyModel:
+        """The model, which reads the source of the window if there is one."""
+        return model.reading(model.encoder.trace(ids=self.source)) if self.source else model
+
 
 def corpus_windows(
     model: TextModel,
@@ -53,7 +57,7 @@ def corpus_windows(
     Of two stacks the corpus is pairs, each with its whole target in one window. ``on_progress`` receives the number of
     characters read. Raises UsageError as ``window_length`` and ``windows_of``, and for another form of corpus.
     """
-    if model.config.d_source:
+    if require_form(model, documents):
         return pair_windows(model, documents, window, on_progress)
     length, total = window_length(model, window, longest), documents.corpus.characters
 
@@ -74,7 +78,7 @@ def pair_windows(
 
     Raises UsageError for a corpus that is not of pairs, a longer target, and a decoder whose encoder is not opened.
     """
-    require_pairs(model, documents)
+    require_form(model, documents)
     length, read = model.config.context if window is None else window, 0
     for number, text in enumerate(documents):
         source, target = parse_json(text)
@@ -89,8 +93,10 @@ def pair_windows(
         on_progress(read := read + len(text), documents.corpus.characters)
 
 
-def require_pairs(model: TextModel, documents: Documents) -> None:
-    """Raise UsageError where the texts of a model of two stacks are not pairs, or its encoder is not opened."""
+def require_form(model: TextModel, documents: Documents) -> bool:
+    """Whether the model reads pairs. Raises UsageError if these are none, or the encoder is not opened."""
+    if not model.config.d_source:
+        return False
     if model.transformer.encoder is None:
         raise UsageError(
             "the encoder of this model is not opened, so a corpus has no sources for it",
@@ -101,6 +107,7 @@ def require_pairs(model: TextModel, documents: Documents) -> None:
             "this model reads a source and writes a target, and the corpus has one text in each document",
             "give a table with fields source and target; --stack encoder reads single texts",
         )
+    return True
 
 
 @contextmanager
@@ -210,7 +217,5 @@ def run_windows(model: Transformer, windows: Sequence[Window], last: int | None)
 
 def read_sources(model: Transformer, windows: Sequence[Window]) -> Source | None:
     """What the encoder gives for the sources of some windows; None for one stack."""
-    if not windows[0].source:
-        return None
-    ids, device = padded([window.source for window in windows]), model.embed.tokens.weight.device
-    return model.read(ids.clamp(min=0).to(device), (ids >= 0).to(device))
+    ids = padded([window.source for window in windows])
+    return model.read(ids.clamp(min=0), (ids >= 0).to(model.embed.tokens.weight.device))

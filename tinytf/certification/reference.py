@@ -47,26 +47,24 @@ class Reference:
 
         ``real`` (B, T) is False for padding. The last states come after the final norm. Logits are None if there is no
         head, and for padded texts of a classifier, whose head looks for the padding by itself. Of two stacks both have
-        states, the encoder first; the decoder is given the text ``one_later``.
+        states, the encoder first; the decoder is given the text one token later.
         """
         inputs: dict[str, Any] = {"input_ids": ids.to(self.device)}
         if real is not None:
             inputs["attention_mask"] = real.long().to(self.device)
-            if config.position_offset and config.causal and config.encoder is None:  # OPT counts from the first real
-                inputs["position_ids"] = torch.arange(ids.shape[1], device=self.device)[None].expand(len(ids), -1)
         inputs |= {"use_cache": False} if config.causal else {}
         skips_head = bool(config.labels) and real is not None
         last: list[Tensor] = []
         keep = self.model.base_model.register_forward_hook(lambda module, given, made: last.append(made[0]))
-        if config.encoder is not None:
-            inputs["decoder_input_ids"] = one_later(ids, real, config.start_id).to(self.device)
+        if config.d_source:
+            inputs["decoder_input_ids"] = given_to(config, ids, real).to(self.device)
             inputs |= {"decoder_attention_mask": mask} if (mask := inputs.get("attention_mask")) is not None else {}
+        elif real is not None and config.position_offset and config.causal:  # OPT counts from the first real
+            inputs["position_ids"] = torch.arange(ids.shape[1], device=self.device)[None].expand(len(ids), -1)
         result = (self.model.base_model if skips_head else self.model)(**inputs, output_hidden_states=True)
         keep.remove()
-        if config.encoder is not None:
-            states = [*result.encoder_hidden_states, *result.decoder_hidden_states]
-            return [layer.float().cpu() for layer in states], result.logits.float().cpu()
-        states = [layer.float().cpu() for layer in result.hidden_states]
+        kinds = ("encoder_hidden_states", "decoder_hidden_states", "hidden_states")
+        states = [layer.float().cpu() for kind in kinds for layer in result.get(kind) or ()]
         if config.hyper:  # (B, T, n, C) -> (B, T, n·C)
             states = [layer.flatten(2) for layer in states]
         elif config.extra_streams and not config.stream_rank:  # (n, B, T, C) -> (B, T, n·C)
@@ -82,10 +80,15 @@ class Reference:
         return states, logits if logits.dim() == 3 else logits[..., None]  # one logit per token (ELECTRA)
 
 
-def one_later(ids: Tensor, real: Tensor | None, start_id: int) -> Tensor:
-    """Texts (B, T) as targets: the start token, then all tokens but the last; ``real`` (B, T) is False for padding."""
+def given_to(config: ModelConfig, ids: Tensor, real: Tensor | None) -> Tensor:
+    """What a stack is given of texts (B, T), where ``real`` (B, T) is False for padding.
+
+    One that reads another takes them as targets: the start token, then all tokens but the last.
+    """
+    if not config.d_source:
+        return ids
     first = torch.zeros(len(ids), dtype=torch.long) if real is None else real.long().argmax(dim=1)
-    return ids.roll(1, dims=1).index_put((torch.arange(len(ids)), first), torch.tensor(start_id))
+    return ids.roll(1, dims=1).index_put((torch.arange(len(ids)), first), torch.tensor(config.start_id))
 
 
 def open_tokenizer(directory: Path) -> tuple[Callable[[str], list[int]], str]:

@@ -5,19 +5,19 @@ Shapes: B batch, T tokens, C d_model, V vocabulary or classes.
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from tinytf.certification.reference import Outputs, Reference, one_later
+from tinytf.certification.reference import Outputs, Reference, given_to
 from tinytf.compare.measures import NotFinite
 from tinytf.config import ModelConfig
 from tinytf.errors import GenerationError, UsageError
 from tinytf.generate.runner import Runner
-from tinytf.model.transformer import Source, Transformer, reading
+from tinytf.model.transformer import Source, Transformer, facing
 from tinytf.report import Data
 from tinytf.steps.table import table_of
 from tinytf.tolerance import RUN, allowed
@@ -172,7 +172,7 @@ class Sides:
         self.ours, self.theirs, self.dtype, self.exact = ours, theirs, dtype, exact
         self.limit = allowed(RUN, dtype) if tolerance is None else tolerance
         self.allows_rounding = dtype in (torch.bfloat16, torch.float16) and tolerance is None
-        self.stacks = {"": ours} if ours.encoder is None else {"enc.": ours.encoder, "": ours}
+        self.stacks = ours.stacks
         self.step_names = [stack + name for stack, of in self.stacks.items() for name in _step_names(of.config)]
         self.layers = dict.fromkeys(self.step_names, 0.0)
         self.notes: list[str] = []
@@ -208,10 +208,8 @@ class Sides:
         states, last, mask, source = list[Tensor](), ids, None if real is None else real.to(self.device), None
         with torch.no_grad():
             for stack in self.stacks.values():
-                source = None if stack.encoder is None else Source(last, mask)
-                given = ids if source is None else one_later(ids, real, stack.config.start_id)
-                of_stack, last = self._run_stack(stack, given.to(self.device), mask, source)
-                states += of_stack
+                of_stack, last = self._run_stack(stack, given_to(stack.config, ids, real).to(self.device), mask, source)
+                states, source = [*states, *of_stack], Source(last, mask)
             logits = None if self.ours.head is None else self.ours.unembed(last)
         return [tensor.float().cpu() for tensor in states], None if logits is None else logits.float().cpu()
 
@@ -327,24 +325,25 @@ class Sides:
                 )
                 worst.add(row._replace(rounding_loss=rounding_loss), name)
 
-    @torch.no_grad()
-    def _continued(self, ids: list[int]) -> tuple[Transformer, list[int]]:
-        """Our model and the text to continue; of two stacks, what reads the text, and the text ``one_later``."""
-        if self.ours.encoder is None:
-            return self.ours, ids
+    @contextmanager
+    def _continued(self, ids: list[int]) -> Iterator[list[int]]:
+        """The text that our model is to continue; of two stacks it reads the text in the block."""
         row = torch.tensor([ids])
-        target: list[int] = one_later(row, None, self.ours.config.start_id)[0].tolist()
-        return reading(self.ours, self.ours.read(row.to(self.device))), target
+        with torch.no_grad():
+            source = self.ours.read(row)
+        with facing(self.ours, source):
+            yield given_to(self.ours.config, row, None)[0].tolist()
 
     def _run_token_by_token(self, name: str, ids: list[int], last: "_Step", worst: _WorstStep) -> None:
         """Run the first half as a prompt, then a token at a time, as ``tinytf generate`` does."""
-        start, (ours, ids) = (len(ids) + 1) // 2, self._continued(ids)
-        runner = Runner(ours, ids[:start], ours.cache(len(ids)))
+        start = (len(ids) + 1) // 2
         rows = torch.full((len(ids) - start + 1, last.ours.shape[-1]), math.nan)
-        with suppress(GenerationError):  # logits are not finite; the rest of the rows stays NaN
-            rows[0] = runner.first()[0]
-            for row, token_id in enumerate(ids[start:], 1):
-                rows[row] = runner.go_on([0], [token_id])[0]
+        with self._continued(ids) as given:
+            runner = Runner(self.ours, given[:start], self.ours.cache(len(given)))
+            with suppress(GenerationError):  # logits are not finite; the rest of the rows stays NaN
+                rows[0] = runner.first()[0]
+                for row, token_id in enumerate(given[start:], 1):
+                    rows[row] = runner.go_on([0], [token_id])[0]
         worst.tokens += len(rows)
         worst.add(last.from_token(start - 1, rows), name, start - 1)
         if runner.note and runner.note not in self.notes:
@@ -353,10 +352,11 @@ class Sides:
     @torch.no_grad()
     def _run_in_chunks(self, name: str, ids: list[int], last: "_Step", worst: _WorstStep) -> None:
         """Run the text through a cache, a few tokens at a time."""
-        ours, ids = self._continued(ids)
+        ours = self.ours
         cache = ours.cache(len(ids))
         size = max(_CHUNK, ours.config.turned_alike_from(len(ids)))  # turned as the whole text
-        pieces = torch.tensor([ids], device=self.device).split(size, dim=1)
-        logits = [ours.unembed(ours.hidden(piece, cache=cache))[0].float().cpu() for piece in pieces]
+        with self._continued(ids) as given:
+            pieces = torch.tensor([given], device=self.device).split(size, dim=1)
+            logits = [ours.unembed(ours.hidden(piece, cache=cache))[0].float().cpu() for piece in pieces]
         worst.tokens += len(ids)
         worst.add(last.from_token(0, torch.cat(logits)), name)

@@ -53,10 +53,11 @@ _HINTS: Mapping[str, tuple[str, str]] = {
 """Words in files' names for the parameters of each of our modules: in the last part of the path, and before it."""
 
 
-_GATED = {"ffn.gate": "gate wg w1 fc1 w g", "ffn.up": "up w3 fc2 v wu", "ffn.down": "down w2 fc3 out wd c"}
-"""Words for the matrices of a gated feed-forward."""
-_CROSSED = {"norm2": "3 ln3 norm3 ffn mlp ff post feed third last"}
-"""Words for the norm after cross-attention, which is the third."""
+_INSTEAD = {
+    "gated": {"ffn.gate": "gate wg w1 fc1 w g", "ffn.up": "up w3 fc2 v wu", "ffn.down": "down w2 fc3 out wd c"},
+    "d_source": {"norm2": "3 ln3 norm3 ffn mlp ff post feed third last"},
+}
+"""Other words, of models with a setting: the norm after cross-attention is the third."""
 
 
 @dataclass(frozen=True)
@@ -211,8 +212,9 @@ def reference_parameters(config: ModelConfig) -> list[ReferenceParameter]:
 
 def _hints(modules: str, config: ModelConfig) -> tuple[set[str], set[str]]:
     last, path = _HINTS.get(modules, ("", ""))
-    instead = {**(_GATED if config.gated else {}), **(_CROSSED if config.d_source else {})}
-    return set(instead.get(modules, last).split()), set(path.split())
+    for setting, words in _INSTEAD.items():
+        last = words.get(modules, last) if getattr(config, setting) else last
+    return set(last.split()), set(path.split())
 
 
 def name_score(theirs: StudentParameter, ours: ReferenceParameter, config: ModelConfig) -> float:

@@ -25,6 +25,7 @@ class Runner:
 
     def __init__(self, student: Student, source: Tensor | None = None) -> None:
         self.student, self.module, self.source = student, student.module, source
+        self.names_of_source = set() if source is None else {*_SOURCES}
         self.calls = 0
         self.filled_arguments: tuple[str, ...] = ()
         self.takes = inspect.signature(student.module.forward).parameters
@@ -52,15 +53,16 @@ class Runner:
         return self(ids, **{self.takes_targets: ids} if self.takes_targets else {}, **arguments)
 
     def _is_source(self, name: str) -> bool:
-        return self.source is not None and "mask" not in name and bool(set(name.split("_")) & {*_SOURCES})
+        return "mask" not in name and bool(set(name.split("_")) & self.names_of_source)
 
     def _fill(self, name: str, ids: Tensor) -> Any:
         length = ids.shape[1]
-        if self.source is not None and self._is_source(name):
-            value: Any = self.source.expand(len(ids), -1, -1)
-            description = f"{name}: the states of the encoder"
-        elif self.source is not None and set(name.split("_")) & {*_SOURCES}:
-            value, description = torch.ones(1, 1, 1, len(self.source)), f"{name}: 1 for every token of the source"
+        if set(name.split("_")) & self.names_of_source:
+            assert self.source is not None
+            value: Any = torch.ones(1, 1, 1, len(self.source))
+            description = f"{name}: 1 for every token of the source"
+            if self._is_source(name):
+                value, description = self.source.expand(len(ids), -1, -1), f"{name}: the states of the encoder"
         elif "mask" in name:
             value = torch.ones(length, length).tril()[None, None]  # (1, 1, Q, K)
             description = f"{name}: 1 where a token may look, 0 after it"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tinytf.config import FIELDS, ModelConfig
 from tinytf.fields import REQUIRED, Field, Fields
-from tinytf.model.transformer import ENCODER
+from tinytf.model.transformer import ENCODER, stack_at
 
 Draft = Mapping[str, Any]
 """Our configuration as read so far, by field name."""
@@ -490,9 +490,8 @@ class FamilyTable:
 
 def layer_of(parameter: str, config: ModelConfig) -> ModelConfig:
     """The configuration of the layer that one of our parameters belongs to; the model's for one outside the layers."""
-    layer, of_encoder = _split_layer(parameter)[1], parameter.startswith(ENCODER)
-    stack = config.encoder if of_encoder and config.encoder is not None else config
-    return stack.at(int(layer) if layer else None)
+    layer = _split_layer(parameter)[1]
+    return config.stacks.get(stack_at(parameter), config).at(int(layer) if layer else None)
 
 
 def _split_layer(module: str) -> tuple[str, str]:

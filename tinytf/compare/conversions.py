@@ -15,7 +15,7 @@ from torch import Tensor
 from tinytf.compare.attempts import FORMATS, kind_of, order_in_words
 from tinytf.compare.dumps.fit import in_halves
 from tinytf.config import ModelConfig
-from tinytf.model.transformer import ENCODER, Transformer
+from tinytf.model.transformer import PATHS, Transformer, stack_at
 from tinytf.sentences import first_of, listed
 from tinytf.steps.table import table_of
 from tinytf.trace.lens_names import in_pairs
@@ -65,9 +65,9 @@ class Parameters:
     def of(cls, model: Transformer) -> "Parameters":
         tensors = {path: parameter.detach() for path, parameter in model.named_parameters()}
         names, layers = dict[str, str](), dict[str, int | None]()
-        for stack, config in (("", model.config), (ENCODER, model.config.encoder)):
-            for address, layer in () if config is None else addresses_of(table_of(config)):
-                path = stack + address.path(layer)
+        for at, config in model.config.stacks.items():
+            for address, layer in addresses_of(table_of(config)):
+                path = PATHS[at] + address.path(layer)
                 if path in tensors and path not in names:
                     names[path], layers[path] = address.parameter.name, layer
         for path in tensors:
@@ -77,13 +77,12 @@ class Parameters:
         return cls(model.config, tensors, names, layers)
 
     def address(self, path: str) -> str:
-        stack = "enc." * path.startswith(ENCODER)
-        return stack + (self.names[path] if self.layers[path] is None else f"L{self.layers[path]}.{self.names[path]}")
+        layer = "" if self.layers[path] is None else f"L{self.layers[path]}."
+        return stack_at(path) + layer + self.names[path]
 
     def config_at(self, path: str) -> ModelConfig:
         """The configuration of the layer of a parameter, or of its stack."""
-        encoder = self.config.encoder if path.startswith(ENCODER) else None
-        return (encoder or self.config).at(self.layers[path])
+        return self.config.stacks[stack_at(path)].at(self.layers[path])
 
     def sampled(self, shape: tuple[int, ...]) -> tuple[list[str], Tensor]:
         """The parameters of a shape and their samples, (N, numbers), each of length 1."""
@@ -99,7 +98,7 @@ class Parameters:
         return {
             self.names[other]: tensor
             for other, tensor in self.tensors.items()
-            if self.layers[other] == layer and other != path and other.startswith(ENCODER) == path.startswith(ENCODER)
+            if self.layers[other] == layer and other != path and stack_at(other) == stack_at(path)
         }
 
 

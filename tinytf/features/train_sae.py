@@ -351,6 +351,6 @@ def measured(model: TextModel, windows: Iterable[Window], coder: SparseCoder, pl
 
 
 def _reconstructed(model: TextModel, window: Window, coder: SparseCoder, place: Place) -> Reconstructed:
-    bound = model.reading(model.encoder.trace(ids=window.source)) if window.source else model
+    bound = window.read_by(model)
     trace = bound.trace_of(model.encode_ids(window.ids), layers=[place.layer])
     return reconstructed(bound, trace, coder, place, place, window.own)

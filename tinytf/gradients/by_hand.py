@@ -11,7 +11,7 @@ from torch import Tensor
 from tinytf.counting import counted
 from tinytf.gradients.loss import Targets, at_positions, cross_entropy, cross_entropy_of_probs
 from tinytf.gradients.trace import GradientTrace
-from tinytf.model.transformer import ENCODER
+from tinytf.model.transformer import PATHS
 from tinytf.steps.operations.lookup import TOKEN_TABLE
 from tinytf.steps.table import StepKey
 from tinytf.tolerance import Coarse, Comparison, TwoResults, compare, worst_or_first_failure
@@ -65,15 +65,16 @@ def agreement(trace: GradientTrace) -> Agreement:
     Each formula starts from autograd's gradients of the steps after it, so that rounding does not accumulate over the
     depth and each formula is judged alone.
     """
-    read, shared = trace.source, dict[str, Tensor]()
-    if not isinstance(read, GradientTrace):
-        return _agreement(trace, trace.targets, shared)
-    of_read = _agreement(read, trace.grad.step("source"), shared)
-    own = _agreement(trace, trace.targets, shared)
-    steps = {f"enc.{name}": replace(one, step=f"enc.{name}") for name, one in of_read.steps.items()}
-    parameters = {ENCODER + name: replace(one, step=ENCODER + name) for name, one in of_read.parameters.items()}
-    first = of_read.first_not_finite and f"enc.{of_read.first_not_finite}"
-    return Agreement(own.steps | steps, own.parameters | parameters, first or own.first_not_finite)
+    found, shared = Agreement({}, {}), dict[str, Tensor]()
+    for at, stack in trace.stacks.items():
+        of_stack = _agreement(stack, trace.grad.step("source") if at else trace.targets, shared)
+        steps = {at + name: replace(one, step=at + name) for name, one in of_stack.steps.items()}
+        parameters = {
+            PATHS[at] + name: replace(one, step=PATHS[at] + name) for name, one in of_stack.parameters.items()
+        }
+        first = of_stack.first_not_finite and at + of_stack.first_not_finite
+        found = Agreement(steps | found.steps, parameters | found.parameters, found.first_not_finite or first)
+    return found
 
 
 def _agreement(trace: GradientTrace, loss: Targets | Tensor, shared: dict[str, Tensor]) -> Agreement:

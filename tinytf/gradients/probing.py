@@ -3,13 +3,16 @@
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tinytf.gradients.trace import GradientTrace, losses_of
+from tinytf.model.transformer import Source, run_each
 from tinytf.parts.row import Step
 from tinytf.steps.operations import Operation
 from tinytf.steps.table import StepTable
@@ -105,7 +108,7 @@ class Draw:
         return [query for query in self._rows(step, layer) if int(self._allowed(step, layer)[query].sum()) > 1]
 
     def _allowed(self, step: Step, layer: int | None) -> Tensor:
-        if step.axes[-1] == "source":  # which a target sees whole
+        if step.of_source:  # which a target sees whole
             return torch.ones_like(self._trace.step(step.name, layer)[0], dtype=torch.bool)
         mask = self._trace.allowed(layer, blocks=self._trace.steps.of_blocks(step, layer))
         return self._visible if mask is None else mask.cpu()
@@ -140,12 +143,9 @@ class LossProbe:
 
     def __init__(self, trace: GradientTrace) -> None:
         self._trace, self._model = trace, trace.model
-        self._ids = torch.tensor([trace.encoding.ids], device=next(trace.model.parameters()).device)
-        self._read = None if trace.source is None else self._ids.new_tensor([trace.source.encoding.ids])
-        stacks = {"": trace} if trace.source is None else {"": trace, "enc.": trace.source}
         self._kinks = {
-            prefix + site.name: (operation, number)
-            for prefix, stack in stacks.items()
+            at + site.name: (operation, number)
+            for at, stack in trace.stacks.items()
             for site, operation, number in _kinked_inputs(stack)
         }
         self._sides: dict[str, Tensor] = {}
@@ -166,7 +166,7 @@ class LossProbe:
         return all_losses
 
     def _of_step(self, entry: ProbedEntry, deltas: Sequence[float]) -> Iterator[list[float] | None]:
-        batch = max(1, _LOGITS // (self._ids.shape[1] * self._trace.config.n_outcomes))
+        batch = max(1, _LOGITS // (len(self._trace.tokens) * self._trace.config.n_outcomes))
         index: tuple[Any, ...] = (slice(None), *entry.at)
         for first in range(0, len(deltas), batch):
             chunk = deltas[first : first + batch]
@@ -195,8 +195,9 @@ class LossProbe:
     def _passes(self, batch: int, change: Callable[[str, Tensor], Tensor]) -> list[float] | None:
         crossed = False
 
-        def tap(name: str, tensor: Tensor) -> Tensor:
+        def tap(at: str, name: str, tensor: Tensor) -> Tensor:
             nonlocal crossed
+            name = at + name
             tensor = change(name, tensor)
             if name in self._kinks:
                 operation, number = self._kinks[name]
@@ -205,13 +206,15 @@ class LossProbe:
                 crossed = crossed or bool((side != self._sides.setdefault(name, side)).any())
             return tensor
 
-        source = None
-        if self._read is not None and self._model.encoder is not None:  # whose parameters may be changed too
-            with tap_steps(self._model.encoder, lambda name, tensor: tap(f"enc.{name}", tensor)):
-                source = self._model.read(self._read)
-        with tap_steps(self._model, tap):
-            hidden = self._model.hidden(self._ids.expand(batch, -1), source=source)
-            logits = self._model.unembed(hidden)  # (B, T, V)
+        def run(at: str, source: Source | None) -> Tensor:  # of every stack: its parameters may be changed too
+            trace = self._trace.stacks[at]
+            ids = torch.tensor([trace.encoding.ids], device=next(trace.model.parameters()).device)
+            return trace.model.hidden(ids.expand(1 if at else batch, -1), source=source)
+
+        with ExitStack() as taps:
+            for at, stack in self._trace.stacks.items():
+                taps.enter_context(tap_steps(stack.model, partial(tap, at)))
+            logits = self._model.unembed(run_each(self._trace.stacks, run))  # (B, T, V)
         return None if crossed else [float(losses_of(row, self._trace.targets).mean()) for row in logits]
 
 

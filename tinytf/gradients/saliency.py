@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from tinytf.gradients.loss import Targets, require_targets
 from tinytf.gradients.trace import GradientTrace, differentiable
 from tinytf.memory import require_free
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import Source, Transformer, run_each
 from tinytf.report import Data, Progress, ignore_progress
 from tinytf.resume_log import ResumeLog
 from tinytf.text.tokenizer import Encoding
@@ -97,8 +98,7 @@ def integrated_gradients(
     """
     require_targets(model, len(encoding.ids), targets)
     model = _unrounded(model)
-    source = None if model.reads is None else model.reads.trace
-    read = () if source is None else source.encoding.ids
+    *read, _ = (text.ids for _, text in model.texts(encoding).values())
     log = ResumeLog(resume, "integrated gradients", model, encoding.ids, targets.positions, targets.ids, read)
     path = _Path(model, encoding, targets, log)
     points = path.at([i / (2 * PIECES) for i in range(2 * PIECES + 1)])
@@ -202,10 +202,9 @@ class _Path:
         config, count = model.config, len(encoding.ids)
         if config.causal:  # no target depends on tokens after the last one
             count = min(count, max(max(targets.positions) + 1, config.turned_alike_from(count)))
-        self._own = _Line(model, encoding.ids[:count])
+        ids = {**{at: text.ids for at, (_, text) in model.texts(encoding).items()}, "": encoding.ids[:count]}
+        self._lines = [_Line(model.stacks[at], of) for at, of in ids.items()]
         self._after_targets = (0.0,) * (len(encoding.ids) - count)
-        read = None if model.reads is None or model.encoder is None else model.reads.trace
-        self._read = None if read is None or model.encoder is None else _Line(model.encoder, read.encoding.ids)
         hidden = config.n_layers * (8 * config.d_model + 3 * config.d_ff + 4 * config.n_heads * len(encoding.ids))
         self._batch = max(1, _NUMBERS // (len(encoding.ids) * (2 * config.n_outcomes + 2 * hidden)))
 
@@ -223,23 +222,22 @@ class _Path:
 
     def _computed(self, positions: Tensor) -> list[tuple[float, list[float]]]:
         """The mean log-probability at each position of the path, and its slopes by token."""
-        own, read = self._own, self._read
+        points: list[Tensor] = []
+
+        def run(line: _Line, source: Source | None) -> Tensor:
+            points.append(line.at(positions))
+            with tap_steps(line.model, lambda name, x: points[-1] if name == "embed.tokens" else x):
+                return line.model.hidden(line.ids.expand(len(positions), -1), source=source)
+
         with differentiable(self._model):
-            points, source = [own.at(positions)], None
-            if read is not None:
-                points.append(read.at(positions))
-                with tap_steps(read.model, lambda name, x: points[1] if name == "embed.tokens" else x):
-                    source = self._model.read(read.ids.expand(len(positions), -1))
-            with tap_steps(self._model, lambda name, x: points[0] if name == "embed.tokens" else x):
-                hidden = self._model.hidden(own.ids.expand(len(positions), -1), source=source)
+            hidden = run_each(self._lines, run)
             logits = self._model.unembed(hidden[:, list(self._targets.positions)])  # (B, N, V)
             log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
             chosen = torch.tensor(self._targets.ids, device=logits.device).expand(len(positions), -1)
             values = log_probs.gather(2, chosen[:, :, None])[:, :, 0].double().mean(dim=1)
             gradients = torch.autograd.grad(values.sum(), points)
-        rows = [[*row, *self._after_targets] for row in own.slopes(gradients[0]).tolist()]
-        if read is not None:
-            rows = [[*row, *more] for row, more in zip(rows, read.slopes(gradients[1]).tolist(), strict=True)]
+        slopes = (line.slopes(at).tolist() for line, at in zip(self._lines, gradients, strict=True))
+        rows = [[*own, *self._after_targets, *chain(*read)] for *read, own in zip(*slopes, strict=True)]
         return list(zip(values.tolist(), rows, strict=True))
 
 

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,7 @@ from tinytf.gradients.loss import Targets, at_positions, cross_entropy_of_probs,
 from tinytf.gradients.targets import choose_targets
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.batches import typed
-from tinytf.model.transformer import ENCODER, Source, Transformer
+from tinytf.model.transformer import PATHS, Source, Transformer, run_each
 from tinytf.model.turn import in_turn, using
 from tinytf.nearest import did_you_mean
 from tinytf.parts.row import TEXT_AXES, Step
@@ -77,9 +78,9 @@ class GradientTrace(Trace):
         self.grad = Gradients(self, targets, Recording(gradients, recording.logit_rows, recording.layers))
 
     @property
-    def source(self) -> Trace | None:
+    def source(self) -> Any:
         """The trace of the text that the model reads, with the gradients of the same loss."""
-        return self._source or super().source
+        return self._source
 
     @property
     def targets(self) -> Targets:
@@ -196,14 +197,12 @@ def record_gradients(
     model.require_head("there is no loss and no gradient")
     if not force:
         _require_room(model, len(encoding.tokens))
-    stacks = {"": _Taped(model, encoding)}
-    if model.encoder is not None and model.reads is not None and model.reads.trace is not None:
-        stacks[ENCODER] = _Taped(model.encoder, model.reads.trace.encoding)
+    stacks = {at: _Taped(*asked) for at, asked in model.texts(encoding).items()}
     with differentiable(model) as parameters, ExitStack() as taps:
         for stack in stacks.values():
             taps.enter_context(tap_steps(stack.model, stack.tap))
-        source = Source(stacks[ENCODER].run()) if ENCODER in stacks else None
-        logits = model.unembed(stacks[""].run(source))[0]  # (T, V)
+        hidden = run_each(stacks.values(), _Taped.run)
+        logits = model.unembed(hidden)[0]  # (T, V)
         losses = losses_of(logits, of) if isinstance(of, Targets) else _metric_value(of, logits)
         recorded = [tensor for stack in stacks.values() for tensor in stack.recorded.values()]
         all_gradients = list(
@@ -214,9 +213,13 @@ def record_gradients(
     for stack in stacks.values():
         stack.gradients = [all_gradients.pop(0) for _ in stack.recorded]
     of_parameters = dict(zip(parameters, all_gradients, strict=True))
-    of_encoder = {name.removeprefix(ENCODER): g for name, g in of_parameters.items() if name.startswith(ENCODER)}
-    read = stacks[ENCODER].trace(None, (), of_encoder) if ENCODER in stacks else None
-    return stacks[""].trace(targets, tuple(losses.detach().tolist()), of_parameters, read)
+    read = None
+    for at, stack in stacks.items():
+        own = {name.removeprefix(PATHS[at]): g for name, g in of_parameters.items() if name.startswith(PATHS[at])}
+        asked = (None, ()) if at else (targets, tuple(losses.detach().tolist()))
+        read = stack.trace(*asked, own, read)
+    assert read is not None
+    return read
 
 
 class _Taped:

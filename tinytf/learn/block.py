@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from tinytf.config import ENC
 from tinytf.learn.lesson import SEEN, Figure, Lesson, LiveTable, bracketed, figure
 from tinytf.learn.live import Live
 from tinytf.steps.operations import Norm
@@ -192,6 +193,9 @@ def _of_experts(count: int) -> str:
     return f"{count} expert{'' if count == 1 else 's'}"
 
 
+_ONCE = {ENC: "the encoder, ", "": "embeddings and head"}
+
+
 def stack(live: Live) -> Lesson:
     total, shared = live.model.n_parameters, live.config.layer_groups
     block_sizes = live.block_sizes
@@ -200,7 +204,7 @@ def stack(live: Live) -> Lesson:
         (" of layers that share them", "with twice as many groups") if shared else ("", "twice as deep")
     )
     answer = total + in_blocks
-    once = "embeddings and head" if live.config.encoder is None else "the encoder, embeddings and head"
+    once = "".join(_ONCE[at] for at in live.config.stacks)
     share = f"{last_size:,} of them in each of its" if alike else f"{in_blocks:,} of them in its"
     addition = f"{count} × {last_size:,}" if alike else f"{in_blocks:,}"
     question = live.ask("stack").number(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from tinytf.config import ModelConfig
+from tinytf.config import ENC, ModelConfig
 from tinytf.errors import UsageError
 from tinytf.parts.row import TEXT_AXES, Step
 from tinytf.report import Data, Report, derived, plain
@@ -62,14 +62,16 @@ _GROUPS = {
 
 def parameter_parts(config: ModelConfig) -> list[Component]:
     """The components of every step with parameters; their totals add up to the model's parameter count."""
-    own = _own_parts(config)
-    if config.encoder is None:
-        return own
-    read = [part for part in _own_parts(config.encoder) if not (config.shares_embeddings and part.name == _TABLE)]
-    return [*own, *(replace(part, name=f"encoder, {part.name}") for part in read)]
+    return [
+        replace(part, name=_OF_STACK[at] + part.name)
+        for at, stack in reversed(config.stacks.items())
+        for part in _own_parts(stack)
+        if not (at and config.shares_embeddings and part.name == _TABLE)
+    ]
 
 
 _TABLE = "token embeddings"
+_OF_STACK = {"": "", ENC: "encoder, "}
 
 
 def _own_parts(config: ModelConfig) -> list[Component]:

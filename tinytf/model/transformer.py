@@ -5,15 +5,15 @@ Shapes: B batch, T tokens, C d_model, V vocabulary.
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from tinytf.config import ModelConfig
+from tinytf.config import ENC, ModelConfig
 from tinytf.errors import UsageError
 from tinytf.memory import require_free
 from tinytf.model.cache import KVCache, LayerCache
@@ -27,8 +27,18 @@ from tinytf.steps.operations.rotate import rotary_frequencies
 from tinytf.steps.program import STREAM, Program
 from tinytf.steps.table import table_of
 
+Stack = TypeVar("Stack")
 ENCODER = "encoder."
 """What the names of parameters of the stack that is read begin with."""
+PATHS = {"": "", ENC: ENCODER}
+"""What the names of a stack's parameters begin with, by what its addresses begin with."""
+
+
+def stack_at(parameter: str) -> str:
+    """What the addresses of the stack begin with to which a parameter belongs."""
+    return ENC * parameter.startswith(ENCODER)
+
+
 ADDED = (".o", ".down")
 """Path suffixes of the matrices whose outputs are added to the residual stream."""
 
@@ -138,6 +148,12 @@ class Source:
     def __deepcopy__(self, memo: dict[int, Any]) -> "Source":
         return self
 
+    def read_by(self, stack: "Transformer | None", again: bool = False) -> Tensor:
+        """The states; read ``again`` by the stack that gave them, also where some of its steps are replaced."""
+        if stack is None or self.trace is None or not (again or stack.exchanged):
+            return self.states
+        return stack.hidden(torch.tensor([self.trace.encoding.ids], device=stack.embed.tokens.weight.device))
+
 
 class Pooling(Program):
     """From the last hidden states of a text to its vector: pooling over the tokens, dense layers, length 1."""
@@ -196,9 +212,9 @@ class Transformer(nn.Module):
         self.pooling = Pooling(config) if config.pooling != "none" else None
         self.head = Head(config) if config.head.kind != "none" else None
         self.encoder = None if config.encoder is None else Transformer(config.encoder)
-        if config.d_source:
-            (step,) = (step for step in table_of(config).before if step.name == "source")
-            self.source = step.operation.make_module(config, step)
+        for step in table_of(config).before:
+            if step.of_source:
+                self.add_module(step.path, step.operation.make_module(config, step))
         self.reads: Source | None = None
         self.share_layers()
         # address and bytes of the buffers that weights were moved to, see tinytf.model.layout
@@ -240,13 +256,22 @@ class Transformer(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Transformer":
         """As in torch; in another precision the model reads its source again."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.reads is not None and self.encoder is not None:
-            states, trace = fn(self.reads.states), self.reads.trace
-            if trace is not None and states.dtype is not self.reads.states.dtype:
-                with torch.no_grad():
-                    states = self.encoder.hidden(torch.tensor([trace.encoding.ids], device=states.device))
-            self.reads = Source(states, self.reads.mask, trace)
+        if (read := self.reads) is not None:
+            self.reads = Source(fn(read.states), read.mask, read.trace)
+            with torch.no_grad():
+                is_other = self.reads.states.dtype is not read.states.dtype
+                self.reads.states = self.reads.read_by(self.encoder, again=is_other)
         return self
+
+    @property
+    def stacks(self) -> "dict[str, Transformer]":
+        """The stacks by what their addresses begin with, in the order in which they run; see ``ModelConfig.stacks``."""
+        return {"": self} if self.encoder is None else {ENC: self.encoder, "": self}
+
+    def texts(self, own: Any) -> "dict[str, tuple[Transformer, Any]]":
+        """The stacks that run on texts, with their encodings: ``own`` for this one, and that of what it reads."""
+        texts = {ENC: self.reads and self.reads.trace and self.reads.trace.encoding, "": own}
+        return {at: (stack, texts[at]) for at, stack in self.stacks.items() if texts[at] is not None}
 
     @classmethod
     def initialised(
@@ -272,9 +297,9 @@ class Transformer(nn.Module):
         std = config.d_model**-0.5
         residual = std / (2 * config.n_layers) ** 0.5
         step_at = {
-            stack + (step.path if layer is None else f"blocks.{layer}.{step.path}"): step
-            for stack, of in (("", config), (ENCODER, config.encoder))
-            for step, layer in (table_of(of).rows if of is not None else ())
+            PATHS[at] + (step.path if layer is None else f"blocks.{layer}.{step.path}"): step
+            for at, stack in config.stacks.items()
+            for step, layer in table_of(stack).rows
         }
         drawn: set[int] = set()  # layers may share their parameters
         with torch.no_grad():
@@ -292,29 +317,28 @@ class Transformer(nn.Module):
 
     def share_layers(self) -> None:
         """Point the layers that share parameters to the parameters of the first one."""
-        table = table_of(self.config)
-        for layer, block in enumerate(self.blocks if table.shares else ()):
-            for path, module in block.named_modules():
-                first = self.blocks[table.first_layer_with(path, layer)]
-                for leaf, _ in [] if first is block else list(module.named_parameters(recurse=False)):
-                    setattr(module, leaf, getattr(first.get_submodule(path), leaf))
-        if self.encoder is not None:
-            self.encoder.share_layers()
+        for stack in self.stacks.values():
+            table = table_of(stack.config)
+            for layer, block in enumerate(stack.blocks if table.shares else ()):
+                for path, module in block.named_modules():
+                    first = stack.blocks[table.first_layer_with(path, layer)]
+                    for leaf, _ in [] if first is block else list(module.named_parameters(recurse=False)):
+                        setattr(module, leaf, getattr(first.get_submodule(path), leaf))
             if self.config.shares_embeddings:
-                self.encoder.embed.tokens.weight = self.embed.tokens.weight
+                stack.embed.tokens.weight = self.embed.tokens.weight
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """As in torch, but ``state_dict`` needs only the first of the layers that share weights."""
         weights = dict(state_dict)
         if self.config.shares_embeddings:
             weights[f"{ENCODER}embed.tokens.weight"] = weights["embed.tokens.weight"]
-        for stack, of in (("", self), (ENCODER, self.encoder)):
-            table = None if of is None else table_of(of.config)
-            for name, _ in of.named_parameters(remove_duplicate=False) if of and table and table.shares else ():
+        for at, stack in self.stacks.items():
+            table = table_of(stack.config)
+            for name, _ in stack.named_parameters(remove_duplicate=False) if table.shares else ():
                 if name.startswith("blocks."):
                     _, layer, rest = name.split(".", 2)
-                    first = table.first_layer_with(rest.rpartition(".")[0], int(layer))  # type: ignore[union-attr]
-                    weights[stack + name] = weights[f"{stack}blocks.{first}.{rest}"]
+                    first = table.first_layer_with(rest.rpartition(".")[0], int(layer))
+                    weights[PATHS[at] + name] = weights[f"{PATHS[at]}blocks.{first}.{rest}"]
         loaded = super().load_state_dict(weights, strict, assign)
         self.share_layers()
         return loaded
@@ -387,13 +411,14 @@ class Transformer(nn.Module):
         """Some rows of what ``finish`` gives for a text: (…, T, C) -> (…, P, C)."""
         return self.final_norm(x[..., rows, :]) if self.averaged is None else self.finish(x)[..., rows, :]
 
-    def read(self, ids: Tensor, padding_mask: Tensor | None = None) -> Source:
-        """What this stack reads of source ``ids`` (B, S): the last hidden states of its encoder.
+    def read(self, ids: Tensor | None, padding_mask: Tensor | None = None) -> Source | None:
+        """What this stack reads of source ``ids`` (B, S), on any device: the last hidden states of its encoder.
 
-        Raises UsageError for a model of one stack.
+        None without ids, and for a model without an encoder, which reads nothing.
         """
-        if self.encoder is None:
-            raise UsageError("this model has one stack", "T5, BART and Marian have two")
+        if self.encoder is None or ids is None:
+            return None
+        ids = ids.to(self.encoder.embed.tokens.weight.device)
         return Source(self.encoder.hidden(ids, padding_mask=padding_mask), padding_mask)
 
     def carried(
@@ -409,13 +434,10 @@ class Transformer(nn.Module):
                 "give it: model.reading(TEXT)" if self.encoder else "give its states: --source FILE, or model.reading"
             )
             raise UsageError("this model reads another text, its source, and has none", hint)
-        states = source.states
-        if (
-            self.encoder is not None and self.encoder.exchanged and source.trace is not None
-        ):  # which change what it gives
-            states = self.encoder.hidden(torch.tensor([source.trace.encoding.ids], device=ids.device))
-        states = self.source(states.expand(len(ids), -1, -1))
-        return Carried(ids, {last: x, "source": states}, types, source.mask)
+        steps = {"source": self.source(source.read_by(self.encoder).expand(len(ids), -1, -1))}
+        if self.config.source_projection:
+            steps["source.projected"] = self.source_projection(steps["source"])
+        return Carried(ids, {last: x, **steps}, types, source.mask)
 
     @property
     def recomputes(self) -> bool:
@@ -518,6 +540,26 @@ def outline(config: ModelConfig, like: Tensor, exchanged: tuple[str, ...], edite
     model.load_state_dict(hollow, assign=True)
     model.exchanged, model.edited, model.outlines = exchanged, edited, (config, like, exchanged, edited)
     return model.eval()
+
+
+def run_each(stacks: Iterable[Stack], run: Callable[[Stack, Source | None], Tensor]) -> Tensor:
+    """The last hidden states of the last of some stacks, each of which reads those of the one before."""
+    source = None
+    for stack in stacks:
+        source = Source(run(stack, source))
+    assert source is not None
+    return source.states
+
+
+@contextmanager
+def facing(model: Transformer, source: Source | None) -> Iterator[None]:
+    """Let a model read ``source`` in the block; None changes nothing."""
+    before = model.reads
+    model.reads = source or before
+    try:
+        yield
+    finally:
+        model.reads = before
 
 
 def _unpickled(config: ModelConfig, weights: dict[str, Tensor], reads: Source | None) -> Transformer:

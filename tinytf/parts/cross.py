@@ -17,10 +17,17 @@ if TYPE_CHECKING:
 class Cross(Part):
     """Attention to the last hidden states of another stack, ``d_source`` wide (Vaswani et al. 2017).
 
-    It follows the layer's own attention, and has as many heads, biases, and the same divisor and cap of scores.
+    It follows the layer's own attention, and has as many heads, biases, and the same divisor and cap of scores. With
+    ``source_projection`` all layers read the states as a matrix brings them to the model's width.
     """
 
     d_source: int = leaf(0, COUNT, said="cross-attention to states {} wide")
+    source_projection: bool = leaf(False, said="the projection of the encoder's states")
+
+    def require(self) -> None:
+        """Raise ConfigError for a projection of nothing."""
+        if self.source_projection and not self.d_source:
+            raise ConfigError("source_projection needs a d_source")
 
     def require_block(self, block: Any) -> None:
         """Raise ConfigError for a layer that cannot read another stack."""
@@ -33,7 +40,8 @@ class Cross(Part):
             raise ConfigError("d_source needs outputs that are added to the stream as they are")
 
     def words(self, causal: bool) -> dict[str, str]:
-        return {"cross-attention": f"to the states of the encoder, {self.d_source} wide" if self.d_source else ""}
+        projected = ", projected" * self.source_projection
+        return {"cross-attention": f"to the states of the encoder, {self.d_source} wide{projected}" * crosses(self)}
 
 
 def crosses(c: Config) -> bool:
@@ -58,6 +66,9 @@ _SCORES, _ADDED = Nearest("cross", CROSS_MAP), Nearest("cross", WIDE)
 SOURCE: tuple[Step, ...] = (
     Step("source", "states of the encoder", "…", ("source", "d_source"), (),
          "embed", False, True, when=crosses, absent=_ABSENT, make=lambda o, _: o.Given()),
+    Step("source.projected", "states of the encoder, projected", "{0}·W_XS + b_XS", ("source", "d_model"), ("source",),
+         "embed", False, True, when=lambda c: c.source_projection, absent="layers read the states as they are",
+         make=lambda o, _: o.Linear(True), module="source_projection", matrix="W_XS"),
 )  # fmt: skip
 """What all layers read of the other stack."""
 ROWS: tuple[Step, ...] = (
@@ -65,9 +76,9 @@ ROWS: tuple[Step, ...] = (
          when=_crosses_and("pre", "both"), absent=_ABSENT, make=make_norm, module="cross.norm", matrix="gain"),
     Step("cross.q", "queries of the source", "{0}·W_XQ{qkv_bias}", HEADS, (RESIDUAL,), "q", recorded=True,
          when=crosses, absent=_ABSENT, make=make_projection, module="cross.q", matrix="W_XQ"),
-    Step("cross.k", "keys of the source", "{0}·W_XK{k_bias}", _KEYS, ("source",), "k", recorded=True, when=crosses,
+    Step("cross.k", "keys of the source", "{0}·W_XK{k_bias}", _KEYS, ("<source>",), "k", recorded=True, when=crosses,
          absent=_ABSENT, make=make_keys, module="cross.k", matrix="W_XK"),
-    Step("cross.v", "values of the source", "{0}·W_XV{qkv_bias}", _VALUES, ("source",), "v", recorded=True,
+    Step("cross.v", "values of the source", "{0}·W_XV{qkv_bias}", _VALUES, ("<source>",), "v", recorded=True,
          when=crosses, absent=_ABSENT, make=make_projection, module="cross.v", matrix="W_XV"),
     Step("cross.scores", "scores of the source", "{0}·{1}ᵀ", CROSS_MAP, ("cross.q", "cross.k"), "cross", core=True,
          when=crosses, absent=_ABSENT, make=lambda o, _: o.CrossScores()),
@@ -98,4 +109,7 @@ ROWS: tuple[Step, ...] = (
 
 def inputs(c: Config) -> dict[str, tuple[str, ...]]:
     """The steps that each placeholder among the inputs of these rows stands for."""
-    return {"<crossed>": ("norm1",) if c.norm_order == "post" else ("mid",)}
+    return {
+        "<crossed>": ("norm1",) if c.norm_order == "post" else ("mid",),
+        "<source>": ("source.projected",) if c.source_projection else ("source",),
+    }

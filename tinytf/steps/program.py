@@ -45,7 +45,7 @@ class Instruction:
         self.step, self.name, self.inputs, self.operation = step, step.name, inputs, step.operation
         self.home, self.leaf = home._modules, leaf
         self.heads, self.hides, self.drops, self.frees = 0, False, False, tuple[str, ...]()
-        self.once = inputs == ("source",)
+        self.once = step.of_source and not step.is_map
 
     @property
     def module(self) -> nn.Module:

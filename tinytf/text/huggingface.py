@@ -314,14 +314,14 @@ def _from_separate_ids(
     if missing:
         raise CheckpointError(f"there is no {missing[0]} in {directory}, and a {tokenizer_class.name} needs it")
     note = f"from {', '.join(used[:-1])} and {used[-1]}"
-    of_source = _separate_ids(directory, tokenizer_class, source, settings)._replace(note=note)
+    of_source = _separate_ids(directory, tokenizer_class, source, settings, used)._replace(note=note)
     if not target:
         return of_source
-    return _separate_ids(directory, tokenizer_class, target, settings)._replace(note=note, source=of_source)
+    return _separate_ids(directory, tokenizer_class, target, settings, used)._replace(note=note, source=of_source)
 
 
 def _separate_ids(
-    directory: Path, tokenizer_class: TokenizerClass, files: tuple[str, ...], settings: Settings
+    directory: Path, tokenizer_class: TokenizerClass, files: tuple[str, ...], settings: Settings, used: tuple[str, ...]
 ) -> _Loaded:
     """The tokenizer of two files: one of SentencePiece, and the ids of its pieces."""
     piece_file, id_file = (directory / name for name in files)
@@ -333,7 +333,9 @@ def _separate_ids(
     model = {"vocab": [(by_id[token_id], 0.0) for token_id in range(len(by_id))]}
     library = _build(tokenizer_class, model, None, settings, special)
     unknown = library.token_to_id(special.names.get("unk_token", "")) or 0
-    untrusted = SeparateIds(piece_file, library, unknown, codes=tokenizer_class is MARIAN)
+    settings = {"tokenizer_class": tokenizer_class.name, **settings}
+    codes = tokenizer_class is MARIAN
+    untrusted = SeparateIds(piece_file, library, unknown, codes=codes, used=used, settings=settings)
     return _Loaded(library, special, "", untrusted)
 
 

@@ -83,6 +83,12 @@ class UntrustedTokenizer:
     """
 
     in_json = True
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The contents of the files that hold it by name, where no tokenizer.json can; else none."""
+        return {}
+
     """Whether a tokenizer.json can hold it."""
 
     def __init__(self, data: Mapping[str, Any], path: Path) -> None:

@@ -4,6 +4,7 @@ transformers cuts these with the sentencepiece package itself, so we do too, in 
 """
 
 import re
+from collections.abc import Sequence
 from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
@@ -11,7 +12,8 @@ from pathlib import Path
 from tokenizers import Tokenizer as Library
 
 from tinytf.errors import CheckpointError
-from tinytf.files import TOKENIZER, read_bytes
+from tinytf.files import TOKENIZER, read_bytes, to_json
+from tinytf.text.choice import Settings
 from tinytf.text.library import DEFAULT_LIMIT, Limit, Pieces, UntrustedTokenizer
 from tinytf.text.piece_file import message_fields, read_piece_file
 from tinytf.text.worker import Worker
@@ -23,25 +25,35 @@ _CODE = re.compile(r">>.*?<<", re.DOTALL)
 class SeparateIds(UntrustedTokenizer):
     """Cuts a text as the SentencePiece file at ``path`` does, and looks its pieces up in the vocabulary of a library.
 
-    With ``codes``, a text may begin with the code of a language, as in ``>>fra<<``. Raises CheckpointError where the
+    With ``codes``, a text may begin with the code of a language, as in ``>>fra<<``. ``used`` are the files beside it
+    that make up the tokenizer, and ``settings`` those of its tokenizer_config.json. Raises CheckpointError where the
     sentencepiece package is missing, and for a file that is damaged.
     """
 
     in_json = False
 
-    def __init__(self, path: Path, library: Library, unknown: int, *, codes: bool) -> None:
+    def __init__(
+        self, path: Path, library: Library, unknown: int, *, codes: bool, used: Sequence[str], settings: Settings
+    ) -> None:
         if find_spec("sentencepiece") is None:
             raise CheckpointError(
                 f"{path} needs the sentencepiece package, which is not installed", 'pip install "tinytf[sentencepiece]"'
             )
         read_piece_file(path)
         self.path, self._worker, self._rules = str(path), Worker(str(path)), (unknown, codes)
+        self._used, self._settings = used, settings
         self.follow(library)
 
     def follow(self, library: Library) -> None:
         """Use the vocabulary of ``library`` from now on."""
         file, whole = read_bytes(Path(self.path), TOKENIZER), library.encode_special_tokens
         self._worker.begin_with(_load, file, library.to_str(), self.path, whole, *self._rules)
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        folder = Path(self.path).parent
+        own = {name: read_bytes(folder / name, TOKENIZER) for name in self._used}
+        return {**own, "tokenizer_config.json": to_json(self._settings)}
 
     def split(self, text: str, special: bool, limit: Limit = DEFAULT_LIMIT) -> Pieces:
         return self._worker(_split, text, special, limit)

@@ -265,6 +265,11 @@ class Tokenizer:
             data[_OWN_KEY] |= {"chat_template": chat.stored, "names": dict(chat.names)}
         return json.dumps(data, ensure_ascii=False, indent=1)
 
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The contents of the files that hold it by name, where no tokenizer.json can; else none."""
+        return self._untrusted.files if self._untrusted else {}
+
     @cached_property
     def never_produced(self) -> list[str] | None:
         """The entries that no text can produce, as far as that is proven; None for another kind than BERT's."""

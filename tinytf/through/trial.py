@@ -248,13 +248,13 @@ class Trial:
         self._require_room()
         side = "right" if self.runner.right_alone else "left"
         try:
-            reads = self._reads_mask(form)
+            is_read = self._reads_mask(form)
             found = self._compared(*self._with_padding(side, positions=bool(self.runner.positions), form=form))
         except UsageError:
             raise
         except Exception as error:  # code of any architecture
             raise UsageError(f"forward refuses such a mask: {_reason(error)}") from None
-        if not reads:
+        if not is_read:
             raise UsageError(f"forward takes {self.runner.mask}, and its result does not depend on it")
         if found.holds_within(self.tolerance) or form == ("integers" if self.integers else "booleans"):
             return replace(found, why=self._why_padded(side)) if self._differs(found) else found

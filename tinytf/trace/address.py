@@ -5,10 +5,10 @@ cell is a number, a slice, a token or a class: see ``tinytf.text.words``. Transf
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from tinytf.config import ModelConfig
+from tinytf.config import ENC, ModelConfig
 from tinytf.errors import AddressError
 from tinytf.nearest import did_you_mean
 from tinytf.parts.row import Step
@@ -167,6 +167,15 @@ def parse_single_number(text: str, count: int, what: str) -> int:
     if len(matches) != 1:
         raise AddressError(f"{text!r} names {len(matches)} {what}s, but one is needed", "such as 0, or -1 for the last")
     return matches[0]
+
+
+def in_stack(text: str, stacks: Collection[str]) -> tuple[str, str]:
+    """What the addresses of a stack begin with, and the address there that ``text`` names.
+
+    A model of one of the ``stacks`` takes no such beginning; ``dec.`` stands for the model itself, one of two.
+    """
+    begins, rest = text[: len(ENC)], text[len(ENC) :]
+    return (begins.removeprefix("dec."), rest) if begins in (ENC, "dec.") and len(stacks) > 1 else ("", text)
 
 
 def parse_block(text: str, table: StepTable) -> Address:

@@ -116,12 +116,12 @@ def first_of(
 def first_not_finite(trace: Trace) -> str | None:
     """The full name of the first step with NaN or infinity in the forward pass; None if there is none.
 
-    Of a source that is not finite, it is the first such step of the encoder, as ``enc.L0.attn``.
+    The stacks come in the order in which they run: of an encoder it is ``enc.L0.attn``.
     """
-    fault = first_of(trace, trace.steps.rows, "forward", NOT_FINITE)
-    if fault is not None and trace.source is not None and fault.step == "source":
-        return f"enc.{first_not_finite(trace.source)}"
-    return None if fault is None else fault.step
+    for at, stack in trace.stacks.items():
+        if (fault := first_of(stack, stack.steps.rows, "forward", NOT_FINITE)) is not None:
+            return at + fault.step
+    return None
 
 
 @torch.no_grad()

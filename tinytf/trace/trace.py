@@ -4,7 +4,6 @@ Little is recorded (``record.py``); the rest is derived on first use, by the fun
 """
 
 import copy
-import re
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tinytf.config import ModelConfig
+from tinytf.config import ENC, ModelConfig
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.model.turn import using
@@ -27,14 +26,12 @@ from tinytf.steps.table import StepTable, table_of
 from tinytf.text.chat import Written
 from tinytf.text.tokenizer import Encoding, Token, Tokenizer
 from tinytf.text.words import AxisNames, find_index, find_token, is_selection, positions_in
-from tinytf.trace.address import Address, parse_address
+from tinytf.trace.address import Address, in_stack, parse_address
 from tinytf.trace.parameters import ParameterAddress, parse_any
 from tinytf.trace.site import Site
 from tinytf.trace.summary import StepSummary, statistics
 
 _CACHE_BYTES = 128 * 2**20
-_STACK = re.compile(r"(enc|dec)\.")
-"""The stack before an address of a model of two."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +115,14 @@ class Trace:
         return self.encoding.tokens
 
     @property
-    def source(self) -> "Trace | None":
+    def source(self) -> Self | None:
         """The trace of the text that the model reads; None for a model of one stack."""
         return None if self.model.reads is None else self.model.reads.trace
+
+    @property
+    def stacks(self) -> dict[str, Self]:
+        """The traces of the stacks that ran on a text, by what their addresses begin with, in that order."""
+        return {"": self} if self.source is None else {ENC: self.source, "": self}
 
     def tokens_on(self, axis: str) -> tuple[Token, ...]:
         """The tokens along an axis; those of a source of which only states are given are numbers."""
@@ -276,8 +278,10 @@ class Trace:
 
         A parameter has an address too, such as ``L0.W_Q``; ``E[cat]`` is the embedding of a token of the text.
         """
-        if isinstance(address, str) and self.source is not None and (of_stack := _STACK.match(address)):
-            return (self.source if of_stack[1] == "enc" else self)[address[of_stack.end() :]]
+        if isinstance(address, str):
+            at, address = in_stack(address, self.stacks)
+            if at:
+                return self.stacks[at][address]
         parsed = parse_any(address, self.steps) if isinstance(address, str) else address
         if not isinstance(parsed, Address | ParameterAddress):
             raise AddressError(

@@ -171,6 +171,7 @@ class Recipe:
             if not isinstance(settings, Mapping):
                 raise ConfigError(f"encoder is {settings!r}, not settings of the encoder", "write [model.encoder]")
             encoder = {**fields, **settings, "vocab_size": vocab_size, "causal": False, "head": "none"}
+            encoder["source_projection"] = False
             own = {"encoder": encoder, "d_source": encoder["d_model"], "start_id": start_id}
             fields = {"shares_embeddings": True, **fields, **own}
         config = ModelConfig.from_dict(fields)

@@ -10,7 +10,7 @@ from tinytf_cli.host import host
 from tinytf_cli.options import complete_model, of_stack, stack_option
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import SEEDS, Real, Whole
-from tinytf_cli.text_options import both_facing, target_option
+from tinytf_cli.text_options import asked_of, target_option
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,11 @@ def check(options: Options, output: Output) -> int:
     from tinytf_cli.views.check import CheckDisplay
 
     model = of_stack(reference(options.like, parse_args(options.with_), options.seed), options.stack)
-    text = options.text
-    if model.config.encoder is not None or options.target_text is not None:
-        (model,), target = both_facing(model, [text], options.target_text, output)
-        text = str(target)
+    (model,), (text,) = asked_of(model, [options.text], options.target_text, output)
     report = check_module(
         model,
         options.target,
-        text=text,
+        text=str(text),
         args=parse_args(options.args),
         names=read_names(options.names),
         tolerance=options.tolerance,

@@ -13,7 +13,7 @@ from tinytf_cli.inputs import with_session_text
 from tinytf_cli.options import DTYPES, FLOORS, FoldOptions, ModelOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Real, Whole
-from tinytf_cli.text_options import ChatOptions, both_facing, target_option
+from tinytf_cli.text_options import ChatOptions, asked_of, bound_to, target_option
 
 if TYPE_CHECKING:
     from tinytf.compare.diff import Difference
@@ -219,26 +219,23 @@ def _compared(options: Options, model_options: ModelOptions, output: Output) -> 
         compared = second
     else:
         compared = model_options.open(two_stacks=True) if merges else _other(model_options, options)
-    if model.config.encoder is None and options.target_text is None:
-        return model.diff(first, compared, **settings)
-    # one target for two sources, or for one source in two models
-    sources = [text for text in (first, second) if text is not None]
-    (bound, *others), target = both_facing(model, sources, options.target_text, output, truncate=options.truncate)
-    if isinstance(compared, TextModel):
-        others.append(compared.reading(first, truncate=options.truncate))
-    return bound.diff(target, (others[0], target), **settings)
+    texts = [text for text in (first, second) if text is not None]
+    (bound, *others), asked = asked_of(model, texts, options.target_text, output, truncate=options.truncate)
+    if isinstance(compared, TextModel):  # asked about the text, or the target, of the first
+        others.append(bound_to(compared, first, options.truncate))
+    return bound.diff(asked[0], (others[0], asked[-1]), **settings)
 
 
 def _reading(model_options: ModelOptions, options: Options, output: Output) -> "tuple[Model, Written | None]":
     """The model and the one text, None where a file has its own; a model of two stacks bound to it, and the target."""
     text = _texts(options, True)[0] if options.texts or options.numbers else None
     model = model_options.open(two_stacks=True)
-    if model.config.encoder is None and options.target_text is None:
-        return model, text
-    if text is None:
+    if text is not None:
+        (bound,), (asked,) = asked_of(model, [text], options.target_text, output, truncate=options.truncate)
+        return bound, asked
+    if model.config.encoder is not None or options.target_text is not None:
         raise UsageError("a model of two stacks needs a TEXT to read", "the file has the tokens of one text")
-    (bound,), target = both_facing(model, [text], options.target_text, output, truncate=options.truncate)
-    return bound, target
+    return model, None
 
 
 def _is_foreign(name: str) -> bool:

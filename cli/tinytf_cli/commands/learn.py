@@ -12,7 +12,7 @@ from tinytf_cli.host import host, is_typed
 from tinytf_cli.inputs import read_texts
 from tinytf_cli.options import ModelOptions
 from tinytf_cli.output import Output
-from tinytf_cli.text_options import both_facing, target_option
+from tinytf_cli.text_options import asked_of, target_option
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
@@ -86,8 +86,7 @@ def _facing(model: "Model", options: Options, output: Output) -> "tuple[Model, s
     session, is_bound = host(), model.transformer.reads is not None
     if session is not None and is_bound and text is None and options.target_text is None:
         return model, str(session.require_text())
-    if model.config.encoder is None and options.target_text is None:
-        return model, text
-    sources = [SOURCE if text is None else text]
-    (bound,), target = both_facing(model, sources, options.target_text, output, truncate=options.truncate)
-    return bound, str(target)
+    if text is None and model.config.encoder is None and options.target_text is None:
+        return model, None
+    (bound,), (asked,) = asked_of(model, [text or SOURCE], options.target_text, output, truncate=options.truncate)
+    return bound, str(asked)

@@ -12,7 +12,7 @@ from tinytf_cli.inputs import with_session_text
 from tinytf_cli.options import FoldOptions, ModelOptions, ResumeOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Whole
-from tinytf_cli.text_options import VERSUS_PAIRS, ChatOptions, PairsOptions, both_facing, metric_option, target_option
+from tinytf_cli.text_options import VERSUS_PAIRS, ChatOptions, PairsOptions, asked_of, metric_option, target_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,7 +125,7 @@ def patch(
     measured. With --pairs, every pair of a file is patched, and --sweep is by layer alone where the texts have several
     lengths.
     """
-    from tinytf.cause.interventions import UnevenTexts, require_even
+    from tinytf.cause.interventions import UnevenTexts, compared, require_even
     from tinytf.metric import Asked
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.ablate import SweepDisplay
@@ -159,22 +159,16 @@ def patch(
     model = model_options.open(two_stacks=True)
     tokens = {"metric": options.metric, "answer": options.answer, "versus": options.versus}
     Asked.of(model, *tokens.values(), names=("--answer", "--versus"))
-    models, sources = [model, model], texts
-    if model.config.encoder is not None or options.target_text is not None:
-        models, target = both_facing(
-            model, texts, options.target_text, output, truncate=options.truncate, until_apart=True
-        )
-        texts = [target, target]
+    models, asked = asked_of(model, texts, options.target_text, output, truncate=options.truncate, until_apart=True)
+    clean, corrupt = (
+        one.trace(text, truncate=options.truncate, force=options.force) for one, text in zip(models, asked, strict=True)
+    )
     try:
-        read = (model if model.config.encoder is None else model.encoder).encode
-        require_even(*(read(text, truncate=options.truncate) for text in sources))
+        require_even(*compared(clean, corrupt))
     except UnevenTexts as error:
         for line in aligned_lines(error.aligned, output.terminal.width):
             output.note(line)
         raise
-    clean, corrupt = (
-        one.trace(text, truncate=options.truncate, force=options.force) for one, text in zip(models, texts, strict=True)
-    )
     positions = [position for words in options.places for position in corrupt.positions(words)] or None
     if options.addresses:
         report = model.patch(clean, corrupt, options.addresses, positions=positions, top=options.top or 5, **tokens)

@@ -10,7 +10,7 @@ from tinytf_cli.inputs import read_texts, with_session_text
 from tinytf_cli.options import ModelOptions
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Real
-from tinytf_cli.text_options import both_facing, target_option
+from tinytf_cli.text_options import asked_of, target_option
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
@@ -54,9 +54,9 @@ def same(options: Options, model_options: ModelOptions, output: Output) -> int:
         return _of_module(options, reference, texts, output)
     through = model_options.through_model(output)
     model: Model | ThroughModel = through if through is not None else model_options.open(two_stacks=True)
-    if not isinstance(model, ThroughModel) and (model.config.encoder is not None or options.target_text is not None):
-        (model,), target = both_facing(model, texts[:1], options.target_text, output, truncate=options.truncate)
-        texts[:1] = [str(target)]
+    if not isinstance(model, ThroughModel):
+        (model,), (asked,) = asked_of(model, texts[:1], options.target_text, output, truncate=options.truncate)
+        texts[0] = str(asked)
     report = same_text(model, *texts, truncate=options.truncate)
     return output.draw_checked(report)
 

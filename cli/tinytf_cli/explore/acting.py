@@ -11,6 +11,7 @@ from tinytf.cause.interventions import number_at
 from tinytf.errors import AddressError, TinytfError
 from tinytf.look.heads.measures import MEASURES
 from tinytf.outputs import make_folder, require_place, write_output, writing
+from tinytf.trace.address import in_stack
 from tinytf_cli.explore import touring
 from tinytf_cli.explore.app import Explorer
 from tinytf_cli.explore.cursor import Cursor, matrix
@@ -107,7 +108,7 @@ def arithmetic(app: Explorer) -> None:
         app.open("arithmetic")
     elif not (source := app.panels["arithmetic"].leads_to):
         app.say("this number has no earlier source" if app.panels["arithmetic"].answered else "…")
-    elif source.startswith("enc."):
+    elif in_stack(source, app.trace.stacks)[0]:
         app.say(f"it comes from {source}, in the encoder: type :explain {source}")
     else:
         app.panels["arithmetic"].noted = False

@@ -127,7 +127,7 @@ def chosen_tokens(trace: Trace, cursor: Cursor) -> tuple[int, int]:
     row, column = cursor.inside(numbers.shape[0], numbers.shape[1])
     if step.is_vocabulary:
         row = trace.recording.logit_rows[row]
-    return (row if len(step.axes[-2:]) == 2 else -1), (column if step.axes[-1] in ("key", "source") else -1)
+    return (row if len(step.axes[-2:]) == 2 else -1), (column if step.is_map else -1)
 
 
 def labels(trace: Trace, cursor: Cursor, columns: int) -> tuple[list[str], list[str]]:

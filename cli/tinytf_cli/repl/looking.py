@@ -9,7 +9,7 @@ import click
 
 from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
-from tinytf.trace.address import Address, parse_address, parse_tensor
+from tinytf.trace.address import Address, in_stack, parse_address, parse_tensor
 from tinytf_cli.ranges import Whole
 from tinytf_cli.repl.line import complete_name
 from tinytf_cli.repl.session import Session
@@ -247,7 +247,7 @@ def find_address(session: Session, word: str, step: str = "") -> Address:
     Raises AddressError.
     """
     trace, settings = session.trace, session.settings
-    if trace.source is not None and word.startswith("enc."):
+    if in_stack(word, trace.stacks)[0]:
         raise AddressError(f"{word} is a step of the encoder", f"trace --at {word} shows it")
     if not word:
         present_step, layer = trace.steps.rows[session.require_row()]

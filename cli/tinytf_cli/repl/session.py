@@ -216,17 +216,14 @@ class Session(Outlet):
 
     def _facing(self, run: Run, target: str | None) -> Run:
         """The run of a target; the text of the run, where that is one, is what the model reads."""
-        from tinytf_cli.text_options import both_facing
+        from tinytf.through.model import ThroughModel
+        from tinytf_cli.text_options import asked_of
 
-        model = self.models.opened(run.spec)
-        if model.config.encoder is None:
-            if target is not None:
-                raise UsageError("--target-text goes with a model of two stacks, and this one has one", "leave it out")
+        if run.spec.reads or (target is None and isinstance(self.models.opened(run.spec), ThroughModel)):
             return run
-        if run.spec.reads:
-            return run
-        _, text = both_facing(self.models.model(run.spec), [run.text], target, truncate=run.truncate)
-        return replace(run, spec=replace(run.spec, reads=str(run.text)), text=text)
+        model = self.models.model(run.spec)
+        (bound,), (text,) = asked_of(model, [run.text], target, truncate=run.truncate)
+        return replace(run, spec=replace(run.spec, reads=str(run.text) if bound is not model else ""), text=text)
 
     def set_run(self, run: Run, target: str | None = None) -> None:
         """Make a run the present one, at the same step if its model has it; record it if it is not cached.

@@ -188,7 +188,7 @@ class LessonView:
         step = where.step
         assert step is not None
         values = as_array(trace[where])
-        rows_of, keys_of = row_labels(trace, step), labels(trace, "source" if step.axes[-1] == "source" else "token")
+        rows_of, keys_of = row_labels(trace, step), labels(trace, step.axes[-1])
         rows_kept, keys_kept = self._kept(len(rows_of), rows), self._kept(len(keys_of), self.keys or len(keys_of))
         title = f"{step.title} = {step.formula}" if step.formula else step.title
         axes = [("queries" if step.is_map else "tokens", rows_kept, len(rows_of))]

@@ -8,6 +8,7 @@ from typing import cast
 
 from rich.cells import cell_len
 
+from tinytf.config import ENC
 from tinytf.loading import Model
 from tinytf.look.overview import Added, Layer, Overview
 from tinytf.look.prediction import Likely, Prediction
@@ -91,11 +92,13 @@ def short_banner(model: Model, trace: Trace, width: int) -> Iterator[Block]:
 
 def text_blocks(trace: Trace, width: int, *, every: bool = False) -> Iterator[Block]:
     """The tokens of a text; of a target below those of its source."""
-    if trace.source is not None:
-        yield Line(Span("source, which the encoder reads", "dim"))
-        yield text_block(trace.source, width, every=every)
-        yield Line(Span("target, which the decoder writes", "dim"))
-    yield text_block(trace, width, every=every)
+    for at, stack in trace.stacks.items():
+        if len(trace.stacks) > 1:
+            yield Line(Span(_TEXTS[at], "dim"))
+        yield text_block(stack, width, every=every)
+
+
+_TEXTS = {ENC: "source, which the encoder reads", "": "target, which the decoder writes"}
 
 
 def text_block(trace: Trace, width: int, *, every: bool = False) -> Pieces:

@@ -121,7 +121,7 @@ def _next(report: Training, terminal: Terminal) -> Iterator[Block]:
     """Command lines to type next."""
     run = printable(str(report.run), spaces=False)
     causal = report.setup.model.config.causal
-    does = "translates" if report.setup.model.config.encoder else "continues"
+    does = "translates" if report.recipe.objective == "translate" else "continues"
     lines = [(f"tinytf generate -m {run} TEXT", f"how it {does} a text")] if causal else []
     if (report.run / FRAMES).is_dir():
         lines.append((f"tinytf runs --film {run}", "the film: what it learned when"))

@@ -7,7 +7,7 @@ from tinytf.cause.interventions.numbers import Target, assignment, number_at, nu
 from tinytf.cause.interventions.patch import Patched, PatchSweep, patch, patch_sweep
 from tinytf.cause.interventions.patch_estimate import EstimatedSweep, patch_estimate
 from tinytf.cause.interventions.patch_paths import PathPatched, PathSweep, patch_path, patch_paths
-from tinytf.cause.interventions.prediction import Choice, Contrast, Effect, UnevenTexts, require_even
+from tinytf.cause.interventions.prediction import Choice, Contrast, Effect, UnevenTexts, compared, require_even
 from tinytf.cause.interventions.values import Reference, reference, reference_of
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "ablate_sweep",
     "ablated",
     "assignment",
+    "compared",
     "edited",
     "hook_points",
     "intervened",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from tinytf.config import ENC
 from tinytf.errors import AddressError, UsageError
 from tinytf.look.neurons import parse_unit, require_units
 from tinytf.model.batches import typed
@@ -20,13 +21,11 @@ from tinytf.parts.row import Step
 from tinytf.steps.operations.operation import into_heads, side_by_side
 from tinytf.steps.table import StepTable, table_of
 from tinytf.text.words import AxisNames, find_index
-from tinytf.trace.address import Address, parse_address, span
+from tinytf.trace.address import Address, in_stack, parse_address, span
 from tinytf.trace.hooks import module_of
 from tinytf.trace.trace import Trace
 
 _EXAMPLES = "such as a head L3H5, its queries L3H5.q, a unit L3.17, L3.attn, L3.ffn, or the stream L3.in"
-ENC = "enc."
-"""What addresses of the stack that is read begin with."""
 _UNIT = re.compile(r"L-?[0-9]+\.-?[0-9]+")
 
 Change = Callable[[Tensor], Tensor]
@@ -87,13 +86,13 @@ class HookPoint:
 
     def own(self, trace: Trace) -> Trace:
         """The trace of the stack that it belongs to."""
-        return trace if not self.stack or trace.source is None else trace.source
+        return trace.stacks.get(self.stack, trace)
 
     def own_stack(self, model: Transformer) -> Transformer:
         """The stack that it belongs to. Raises AddressError for the encoder of a model of one stack."""
-        if self.stack and model.encoder is None:
+        if self.stack not in model.stacks:
             raise AddressError(f"{self} is a step of an encoder, and this model has one stack", _EXAMPLES)
-        return model.encoder if self.stack and model.encoder is not None else model
+        return model.stacks[self.stack]
 
 
 def point_names(points: Sequence[HookPoint]) -> list[str]:
@@ -120,8 +119,11 @@ def hook_points(
     """
     texts = [addresses] if isinstance(addresses, str) else addresses
     points = dict.fromkeys(point for address in texts for point in _of_stack(address, table, tokens, read))
-    tables = {"": table, ENC: table if table.config.encoder is None else table_of(table.config.encoder)}
-    order = {(of, step.name): number for of, one in tables.items() for number, step in enumerate(one.layer_steps)}
+    order = {
+        (at, step.name): number
+        for at, config in table.config.stacks.items()
+        for number, step in enumerate(table_of(config).layer_steps)
+    }
     return tuple(
         sorted(
             points,
@@ -154,12 +156,9 @@ def not_yet_added(points: Iterable[HookPoint], table: StepTable) -> str:
 
 def _of_stack(text: str, table: StepTable, tokens: Sequence[str] | None, read: Sequence[str] | None) -> list[HookPoint]:
     """The points of an address, which may begin with enc. or dec. in a model of two stacks."""
-    if table.config.encoder is None or not text.startswith((ENC, "dec.")):
-        return _parsed(text, table, tokens)
-    if text.startswith("dec."):
-        return _parsed(text.removeprefix("dec."), table, tokens)
-    points = _parsed(text.removeprefix(ENC), table_of(table.config.encoder), read)
-    return [replace(point, stack=ENC) for point in points]
+    at, address = in_stack(text, table.config.stacks)
+    points = _parsed(address, table_of(table.config.stacks[at]), {"": tokens, ENC: read}[at])
+    return [replace(point, stack=at) for point in points]
 
 
 def _parsed(text: str, table: StepTable, tokens: Sequence[str] | None) -> list[HookPoint]:
@@ -339,7 +338,7 @@ def hooked_by_user(model: Transformer, handles: Iterable[RemovableHandle]) -> It
 def _put_on(model: Transformer, handles: Iterable[RemovableHandle]) -> ExitStack:
     """What takes the hooks off again."""
     with ExitStack() as stack:
-        for one in filter(None, (model, model.encoder)):
+        for one in model.stacks.values():
             for name in ("exchanged", "edited", "by_position"):
                 stack.callback(setattr, one, name, getattr(one, name))
         for handle in handles:

@@ -129,9 +129,9 @@ def _aligned(clean: Encoding, corrupt: Encoding) -> tuple[tuple[str | None, str 
 
 def compared(clean: Trace, corrupt: Trace) -> tuple[Encoding, Encoding]:
     """The texts in which two runs differ: the sources, where two stacks write one target."""
-    if clean.encoding.ids == corrupt.encoding.ids and clean.source is not None and corrupt.source is not None:
-        return clean.source.encoding, corrupt.source.encoding
-    return clean.encoding, corrupt.encoding
+    runs = [(one, corrupt.stacks[at]) for at, one in clean.stacks.items() if at in corrupt.stacks]
+    pairs = [(one.encoding, other.encoding) for one, other in runs]
+    return next((pair for pair in reversed(pairs) if pair[0].ids != pair[1].ids), pairs[0])
 
 
 def require_even(clean: Encoding, corrupt: Encoding) -> None:

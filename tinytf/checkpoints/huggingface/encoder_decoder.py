@@ -17,6 +17,7 @@ from tinytf.fields import Fields, quoted
 from tinytf.model.transformer import ENCODER
 
 _DECODER = "decoder."
+_PROJECTION = "enc_to_dec_proj"
 _READS = {"is_decoder": True, "add_cross_attention": True}
 
 
@@ -100,6 +101,7 @@ class TwoFamilies(Family):
                     if "head." not in ours
                 },
                 **{ours: _within(_DECODER, how) for ours, how in decoder.stored.items()},
+                "source_projection": Stored(_PROJECTION),
             },
             copies={
                 prefix + copy: prefix + original
@@ -130,13 +132,16 @@ class TwoFamilies(Family):
         first = fields.data["decoder"].get("bos_token_id") or 0
         decoder |= {"start_id": fields.whole("decoder_start_token_id", first, least=0)}
         if self.of_encoder is None:
-            return {"d_source": decoder["d_model"], **decoder}
+            width, given = decoder.get("d_source", decoder["d_model"]), Fields(fields.data["encoder"], fields.source)
+            if projected := f"{_PROJECTION}.weight" in tensors:
+                width = given.whole("output_hidden_size", given.whole("hidden_size", 0, least=0), least=1)
+            return {**decoder, "d_source": width, "source_projection": projected}
         encoder = ModelConfig.of(**{**drafts[ENCODER], "head": "none", "head_bias": False, "tied_head": True})
-        if encoder.d_model != decoder["d_model"]:
-            words = f"an encoder {encoder.d_model} wide, projected to the {decoder['d_model']} of its decoder"
-            raise fields.fault(f"{words}, is not implemented")
-        fields.parts["decoder"][0].require("cross_attention_hidden_size", (encoder.d_model,))
-        return {**decoder, "encoder": encoder, "d_source": encoder.d_model}
+        width = fields.parts["decoder"][0].whole("cross_attention_hidden_size", 0, least=0)
+        projected = encoder.d_model != decoder["d_model"] and not width
+        if not projected and decoder.get("d_source", decoder["d_model"]) != encoder.d_model:
+            raise fields.fault(f"its decoder's cross-attention does not read the {encoder.d_model} of its encoder")
+        return {**decoder, "encoder": encoder, "d_source": encoder.d_model, "source_projection": projected}
 
     def _write(self, config: ModelConfig) -> dict[str, Any] | None:
         if (config.encoder is None) != (self.of_encoder is None) or not config.d_source:
@@ -174,7 +179,7 @@ class TwoFamilies(Family):
 
     def why_skipped(self, plain: str, n_layers: int) -> Skip | None:
         """The reason of the stack's family to skip a tensor."""
-        if self.of_encoder is None and plain.startswith((ENCODER, "enc_to_dec_proj.")):
+        if self.of_encoder is None and plain.startswith(ENCODER):
             return _UNSEEN
         side = self._side(plain)
         return side[1].why_skipped(plain.removeprefix(side[0]), n_layers) if side else None
@@ -203,7 +208,7 @@ _KINDS = {
     "VisionEncoderDecoder": "vision-encoder-decoder",
     "SpeechEncoderDecoder": "speech-encoder-decoder",
 }
-_UNSEEN = Skip(".*", "the encoder of images or sound: give its states, projected to the decoder, with --source", True)
+_UNSEEN = Skip(".*", "the encoder of images or sound: give its states with --source", True)
 ENCODER_DECODERS = (
     TwoFamilies.of(ENCODERS["bert"], DECODERS["bert"]),
     TwoFamilies.of(None, DECODERS["trocr"], "VisionEncoderDecoder"),

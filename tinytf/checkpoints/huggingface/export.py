@@ -87,7 +87,7 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path, prompts: P
     if written.embed_scale != config.embed_scale:
         state = _fold_embed_scale(config, state)
     config = written
-    if _is_rebuilt(family, tokenizer):
+    if not tokenizer.files and _is_rebuilt(family, tokenizer):
         config, state = _with_output_biases(config, state)
         family, keys = family_for(config)
     with filling(directory):
@@ -124,10 +124,12 @@ def _contents(
     tokenizer_config = {"tokenizer_class": _UNCHANGED_CLASS, "model_max_length": config.context, **special_tokens}
     if tokenizer.chat is not None:
         tokenizer_config = {**tokenizer.chat.names, **tokenizer_config, "chat_template": tokenizer.chat.stored}
+    of_tokenizer = tokenizer.files or {
+        "tokenizer.json": tokenizer.to_json().encode("utf-8"), "tokenizer_config.json": to_json(tokenizer_config),
+    }  # fmt: skip
     return {
         "model.safetensors": save_tensors(dict(_stored_tensors(family, config, state)), metadata={"format": "pt"}),
-        "tokenizer.json": tokenizer.to_json().encode("utf-8"),
-        "tokenizer_config.json": to_json(tokenizer_config),
+        **of_tokenizer,
         "config.json": to_json(config_json),
     }
 

@@ -291,7 +291,7 @@ def _of_two_stacks(
         of, pairs = str(corpus), [tuple(parse_json(one)) for one in islice(documents, count)]
     across = scores_across(model, of, pairs)
 
-    def read(ids: Tensor) -> Source:
+    def read(ids: Tensor) -> Source | None:
         alone = [torch.tensor(added, dtype=torch.long).expand(len(ids), -1).to(ids.device) for added in (before, after)]
         return model.transformer.read(torch.cat((alone[0], ids[:, 1 : 1 + copy], alone[1]), dim=1))
 
@@ -308,7 +308,7 @@ def census(
     seed: int = 0,
     before: Sequence[int] = (),
     after: Sequence[int] = (),
-    read: Callable[[Tensor], Source] | None = None,
+    read: Callable[[Tensor], Source | None] | None = None,
     progress: Progress = ignore_progress,
 ) -> Census:
     """Score every head on ``count`` sequences of repeated random tokens, and on at most as many ``windows`` of text.
@@ -375,7 +375,7 @@ def _run_sequences(
     tally: "_Tally",
     progress: Callable[[int], None],
     also: Callable[[Tensor, Tensor], None] = lambda hidden, ids: None,
-    read: Callable[[Tensor], Source] | None = None,
+    read: Callable[[Tensor], Source | None] | None = None,
 ) -> None:
     """Run sequences (T,) through the model, a few at a time, and let ``tally`` score the weights of each layer."""
     device = model.embed.tokens.weight.device

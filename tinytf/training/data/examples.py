@@ -54,6 +54,12 @@ class Batch:
         """The batch of some rows."""
         return self._each(lambda tensor: tensor[rows])
 
+    def source_of(self, row: int) -> Tensor | None:
+        """The source (1, S) of a row, without its padding; None without sources."""
+        if self.source is None or self.source_mask is None:
+            return None
+        return self.source[row, self.source_mask[row]][None]
+
     def without_targets(self) -> "Batch":
         """The first row, with no targets."""
         return replace(self[:1], targets=torch.full_like(self.targets[:1], IGNORED))

@@ -257,11 +257,11 @@ def _require_fit(config: ModelConfig, tokenizer: Tokenizer, recipe: Recipe) -> N
             f"the tokenizer has ids up to {tokenizer.largest_id:,}, but the model knows {config.vocab_size:,} tokens",
             "begin from the model with its own tokenizer",
         )
-    is_encoder, has_two = recipe.objective == "masked", recipe.objective == "translate"
-    if config.causal == is_encoder or not config.predicts_tokens or (config.encoder is not None) != has_two:
-        stacks = "a model of two stacks" if config.encoder else f"a {config.kind} with head {config.head.kind!r}"
+    kind = "model of two stacks" if config.encoder else f"{config.kind} with head {config.head.kind!r}"
+    trained = {"masked": "encoder", "translate": "model"}.get(recipe.objective, "decoder")
+    if not kind.startswith(trained) or not config.predicts_tokens:
         raise UsageError(
-            f"{stacks} is not trained by the {recipe.objective} objective",
+            f"a {kind} is not trained by the {recipe.objective} objective",
             "--objective causal and chat are for decoders, masked for encoders with a masked head, translate for two "
             "stacks",
         )

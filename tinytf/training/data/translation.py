@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tinytf.errors import TrainingError, UsageError
 from tinytf.files import parse_json
-from tinytf.model.transformer import Transformer, evaluating
+from tinytf.model.transformer import Transformer, evaluating, facing
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.chats import FIRST, LEARNED, plain_ids
 from tinytf.training.data.examples import IGNORED, Batch, DrawnExamples, Ids, positions_where
@@ -40,18 +40,12 @@ def padded(rows: Sequence[Ids]) -> tuple[Tensor, Tensor]:
 
 
 @contextmanager
-def facing(model: Transformer, batch: Batch, row: int = 0) -> Iterator[None]:
+def facing_row(model: Transformer, batch: Batch, row: int = 0) -> Iterator[None]:
     """Let a model of two stacks read the source of a row of the batch; one of one stack has none."""
-    if batch.source is None or batch.source_mask is None:
-        yield
-        return
-    ids = batch.source[row][batch.source_mask[row]]
     with torch.no_grad(), evaluating(model):
-        model.reads = model.read(ids[None].to(model.embed.tokens.weight.device))
-    try:
+        source = model.read(batch.source_of(row))
+    with facing(model, source):
         yield
-    finally:
-        model.reads = None
 
 
 class Pairs:

@@ -41,7 +41,7 @@ _DEAD = 0.01
 
 @dataclass(frozen=True)
 class Probe:
-    """A fixed text: input ``ids`` (T,) and ``targets`` (T,), IGNORED where there is none, and any ``source`` (S,)."""
+    """A fixed text: input ``ids`` (T,) and ``targets`` (T,), IGNORED where there is none, and any ``source`` (1, S)."""
 
     name: str
     ids: Tensor
@@ -67,12 +67,7 @@ def probes_of(examples: Examples, longest: int) -> tuple[Probe, ...]:
             )
         )
         texts = [(ids[:_MAP_SIDE], targets[:_MAP_SIDE]) for ids, targets in rows][:3]
-        sources: list[Tensor | None] = [None] * len(texts)
-        if batch.source is not None and batch.source_mask is not None:
-            sources = [batch.source[row][batch.source_mask[row]] for row in range(len(texts))]
-        return tuple(
-            Probe(f"{name} {n}", *text, source) for n, (text, source) in enumerate(zip(texts, sources, strict=True), 1)
-        )
+        return tuple(Probe(f"{name} {n + 1}", *text, batch.source_of(n)) for n, text in enumerate(texts))
     unseen = len(examples.held_out_set) > 3
     once = (examples.held_out_set if unseen else examples.train)[: min(_TWICE, longest // 2)]
     streams = {UNSEEN: examples.held_out_set[: min(_UNSEEN, longest) + 1]} if unseen else {}
@@ -194,7 +189,7 @@ class Frame:
                 return tensor
 
             with tap_steps(model, keep), torch.autocast(device.type, enabled=False):
-                read = None if probe.source is None else model.read(probe.source[None].to(device))
+                read = model.read(probe.source)
                 logits = model.unembed(model.hidden(probe.ids[None].to(device), source=read))[0].float().cpu()  # (T, V)
             log_p = logits.log_softmax(dim=-1)
             top = log_p.topk(min(_TOP, log_p.shape[-1]), dim=-1)

@@ -111,8 +111,7 @@ class HeadProbe:
         device, table = model.embed.tokens.weight.device, table_of(model.config)
         ids = self.ids.to(device)
         with tap_steps(model, tap, (table.weights,)), torch.autocast(device.type, enabled=False):
-            own = model.encoder is not None and model.reads is None
-            model.hidden(ids, source=model.read(ids) if own else None)  # independent of a caller's autocast
+            model.hidden(ids, source=model.reads or model.read(ids))  # independent of a caller's autocast
         empty = torch.empty(0, 4 if self.length else 2, model.config.n_heads)
         all_layers = spread_over_layers(
             stack_heads(layers).movedim(-1, 1) if layers else empty, table.attention_layers, model.config.n_layers
@@ -133,9 +132,7 @@ class HeadProbe:
             copy = slice(begin, begin + self.length - 1)
             targets = torch.full_like(self.ids, IGNORED)
             targets[:, copy] = self.ids[:, copy.start + 1 : copy.stop + 1]
-            losses.append(
-                measured_loss(model, [Batch(self.ids, targets, None, self.ids if model.encoder else None)]) or 0.0
-            )
+            losses.append(measured_loss(model, [Batch(self.ids, targets, None)]) or 0.0)
         gain = losses[0] - losses[1]
         return gain if math.isfinite(gain) else None
 

@@ -18,7 +18,7 @@ from tinytf.training.data.chats import ChatTurns
 from tinytf.training.data.examples import NextToken
 from tinytf.training.data.masked import MaskedTokens
 from tinytf.training.data.setup import Setup
-from tinytf.training.data.translation import Translations, facing
+from tinytf.training.data.translation import Translations, facing_row
 from tinytf.training.folder.history import Sample
 from tinytf.training.folder.lines import append_line
 from tinytf.training.folder.run_files import SAMPLES
@@ -122,9 +122,10 @@ def reading_first(setup: Setup) -> Iterator[str]:
         yield ""
         return
     batch = setup.examples.first
-    assert batch.source is not None
-    with facing(setup.model, batch):
-        yield setup.tokenizer.decode(batch.source[0].tolist()) + ARROW
+    source = batch.source_of(0)
+    assert source is not None
+    with facing_row(setup.model, batch):
+        yield setup.tokenizer.decode(source[0].tolist()) + ARROW
 
 
 def _masked_sentence(examples: MaskedTokens, tokenizer: Tokenizer) -> list[int]:

@@ -38,7 +38,7 @@ def expert_shares(model: Transformer, batch: Batch) -> list[list[float]] | None:
         return None
     batch = batch.to(model.embed.tokens.weight.device)
     with evaluating(model), routers(model, layers) as routed:
-        read = None if batch.source is None else model.read(batch.source, batch.source_mask)
+        read = model.read(batch.source, batch.source_mask)
         model.hidden(batch.ids, padding_mask=batch.padding_mask, source=read)
     loads = _loads(model, routed, batch.padding_mask).values()
     return [[float(f"{share:.4g}") for share in shares.tolist()] for shares, _ in loads]

@@ -6,7 +6,7 @@ from torch import nn
 from tinytf.model.transformer import Transformer
 from tinytf.trace.faults import where_not_finite as first_step
 from tinytf.training.data.examples import Batch
-from tinytf.training.data.translation import facing
+from tinytf.training.data.translation import facing_row
 from tinytf.training.recipe import Recipe
 from tinytf.training.tuning.losses import backward
 from tinytf.training.tuning.processes import Processes
@@ -35,7 +35,7 @@ def first_fault(model: Transformer, batch: Batch) -> str:
     try:
         for row, ids in enumerate(batch.ids.tolist()):
             real = ids if batch.padding_mask is None else ids[: int(batch.padding_mask[row].bool().sum())]
-            with facing(model, batch, row):
+            with facing_row(model, batch, row):
                 where = first_step(model, [real])
             if where:
                 return f", in example {row}, {where}"

@@ -15,7 +15,7 @@ from tinytf.checkpoints.huggingface.export import family_for
 from tinytf.checkpoints.table import layer_of
 from tinytf.errors import UsageError
 from tinytf.files import to_json
-from tinytf.model.transformer import ENCODER, Transformer
+from tinytf.model.transformer import Transformer
 from tinytf.outputs import make_folder, write_state
 from tinytf.steps.linear import Linear, linear
 from tinytf.training.recipe import Recipe
@@ -42,10 +42,7 @@ class Adapters(nn.Module):
         self.down, self.up = nn.ParameterDict(), nn.ParameterDict()
         self.adapted_modules: dict[str, Linear] = {}
         model.requires_grad_(False)
-        stacks = {"blocks": model.blocks}
-        if model.encoder is not None:
-            stacks[f"{ENCODER}blocks"] = model.encoder.blocks
-        for name, module in (named for path, blocks in stacks.items() for named in blocks.named_modules(prefix=path)):
+        for name, module in model.named_modules():
             if not isinstance(module, Linear) or not self._stands_alone(f"{name}.weight"):
                 continue
             rank, (width_out, width_in) = recipe.lora, module.weight.shape
@@ -62,8 +59,8 @@ class Adapters(nn.Module):
             )
 
     def _stands_alone(self, name: str) -> bool:
-        """Whether transformers has a module of its own for this matrix, which PEFT can name."""
-        if not self.family.has(name):
+        """Whether transformers has a module of its own for this matrix of a block, which PEFT can name."""
+        if ".blocks." not in f".{name}" or not self.family.has(name):
             return False
         stored, layout = self.family.place(name, self.model_config)
         return not layout.parts and not layout.bare and not layout.apart and "{e}" not in stored

@@ -50,7 +50,7 @@ class BatchLoss(nn.Module):
     ) -> Tensor:
         if self.objective is not None:
             return self.objective(self.model, Batch(ids, targets, padding_mask, source, source_mask))
-        read = None if source is None else self.model.read(source, source_mask)
+        read = self.model.read(source, source_mask)
         with routers(self.model, self.layers) if self.layers else nullcontext() as routed:
             hidden = self.model.hidden(ids, padding_mask=padding_mask, source=read)  # (B, T, C)
         is_target = targets != IGNORED
@@ -113,7 +113,7 @@ def exact_share(
         for batch in batches:
             for part in group.parts(batch, accumulate):
                 part = part.to(model.embed.tokens.weight.device)
-                read = None if part.source is None else model.read(part.source, part.source_mask)
+                read = model.read(part.source, part.source_mask)
                 logits = model.unembed(model.hidden(part.ids, padding_mask=part.padding_mask, source=read))  # (B, T, V)
                 asked = part.targets != IGNORED
                 right = ((logits.argmax(-1) == part.targets) | ~asked).all(1) & asked.any(1)
@@ -138,7 +138,7 @@ def shift_losses(model: Transformer, batch: Batch) -> tuple[float, ...] | None:
     if not model.config.causal or not bool(asked.any()):
         return None
     with evaluating(model):
-        read = None if batch.source is None else model.read(batch.source, batch.source_mask)
+        read = model.read(batch.source, batch.source_mask)
         hidden = model.hidden(batch.ids, padding_mask=batch.padding_mask, source=read)[:, :-2]  # (B, T − 2, C)
         return losses_by_shift(model.unembed(hidden[asked]), batch.ids, asked)
 

@@ -10,7 +10,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import table_of
-from tinytf.trace.address import parse_address
+from tinytf.trace.address import in_stack, parse_address
 
 _SUBLAYERS = {"attn": "attention", "ffn": "ffn"}
 """Modules of the steps that stand for a whole sublayer."""
@@ -24,9 +24,8 @@ def freeze(model: Transformer, addresses: Sequence[str]) -> None:
     Raises AddressError for an unknown address, UsageError for one without weights.
     """
     for text in addresses:
-        stack, rest = model, text
-        if model.encoder is not None and text.startswith("enc."):
-            stack, rest = model.encoder, text.removeprefix("enc.")
+        at, rest = in_stack(text, model.stacks)
+        stack = model.stacks[at]
         parameters = [parameter for path in _paths(rest, stack.config) for parameter in _at(stack, path).parameters()]
         if not parameters:
             raise UsageError(
@@ -62,5 +61,5 @@ def _at(model: Transformer, path: str) -> nn.Module:
 
 def recompute(model: Transformer) -> None:
     """Keep only the input of each block; the backward pass recomputes the rest (Chen et al. 2016)."""
-    for block in (*model.blocks, *(model.encoder.blocks if model.encoder is not None else ())):
+    for block in (block for stack in model.stacks.values() for block in stack.blocks):
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)

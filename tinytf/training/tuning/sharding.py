@@ -19,8 +19,8 @@ def shard_model(model: Transformer, device: torch.device) -> Transformer:
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    for stack in (model, model.encoder):
-        for block in stack.blocks if stack is not None else ():
+    for stack in model.stacks.values():
+        for block in stack.blocks:
             fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     # A pass begins with `hidden`; the embeddings stay gathered until its end, for a head that shares them.
