@@ -1,13 +1,14 @@
-"""What only some lines of metrics.jsonl hold: columns of numbers, and values that are read when they are asked for.
+"""The fields that only some lines of metrics.jsonl have, in one table.
 
-A run measures thousands of times, and most readers ask for the last measurement or for none, so that values of many
-numbers stay in the file: memory does not grow with what a line holds.
+A run measures thousands of times, and most readers ask for the last measurement or for none, so values of many numbers
+stay in the file until they are asked for.
 """
 
 import math
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, overload
 
@@ -18,24 +19,110 @@ from tinytf.errors import CheckpointError
 from tinytf.training.folder.history import Series, Steps, Thorough
 from tinytf.training.folder.lines import json_or_none, number_or_nan
 
-BEFORE = "held_out_before"
-"""The field of the first line with the held-out loss of the model that the run begins from."""
-Counts = NDArray[np.bool_]
+Parts = list[tuple[Any, ...]]
 
 
-class _Sequence(Sequence[Any]):
-    """A sequence whose items are made when they are asked for; equal to a list of equal items."""
+def _numbers(values: Iterable[Any]) -> Parts:
+    numbers = tuple(map(number_or_nan, values))
+    return [] if any(map(math.isnan, numbers)) else [numbers]
+
+
+def _number(value: Any) -> Parts:
+    return _numbers([value])
+
+
+def _noise(value: Any) -> Parts:
+    return _numbers(map(value.get, ("trace", "square"))) if isinstance(value, dict) else []
+
+
+def _shifts(value: Any) -> Parts:
+    return _numbers(value) if isinstance(value, list) and len(value) == 3 else []
+
+
+def _thorough(value: Any) -> Parts:
+    if not isinstance(value, dict) or math.isnan(loss := number_or_nan(value.get("loss"))):
+        return []
+    exact, batches = number_or_nan(value.get("exact")), value.get("batches")
+    return [(Thorough(loss, batches if type(batches) is int else 0, None if math.isnan(exact) else exact),)]
+
+
+def _sentences(value: Any) -> Parts:
+    return [(sentence,) for sentence in value if isinstance(sentence, str)] if isinstance(value, list) else []
+
+
+def _ratios(value: Any) -> Parts:
+    ratios = {name: number_or_nan(ratio) for name, ratio in value.items()} if isinstance(value, dict) else {}
+    finite = {name: ratio for name, ratio in ratios.items() if not math.isnan(ratio)}
+    return [(finite,)] if finite else []
+
+
+def _series(columns: Any, axes: int) -> Parts:
+    """The columns that are arrays of numbers with so many axes."""
+    series: dict[str, Series] = {}
+    for name, values in columns.items() if isinstance(columns, dict) else ():
+        with suppress(TypeError, ValueError):
+            numbers = np.array(values, dtype=np.float64)
+            if numbers.ndim == axes and numbers.size:
+                series[name] = numbers
+    return [(series,)] if series else []
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a line: its ``column`` in History, the parts that ``read`` finds in it, and where they stay."""
+
+    column: str
+    read: Callable[[Any], Parts]
+    before: bool = False
+    """Whether it was measured before the step of its line."""
+    in_file: bool = False
+
+
+FIELDS = {
+    "held_out_before": Field("held_out", _number, before=True),
+    "held_out_loss": Field("held_out", _number),
+    "held_out_exact": Field("exact", _number),
+    "seen_loss": Field("seen", _number),
+    "copying": Field("copying", _number),
+    "noise": Field("noise", _noise),
+    "shifts": Field("shifts", _shifts),
+    "thorough_before": Field("thorough", _thorough, before=True, in_file=True),
+    "thorough": Field("thorough", _thorough, in_file=True),
+    "milestones": Field("milestones", _sentences, in_file=True),
+    "updates": Field("updates", _ratios, in_file=True),
+    "experts": Field("experts", lambda value: _series({"shares": value}, 2), in_file=True),
+    "heads_before": Field("heads", lambda value: _series(value, 2), before=True, in_file=True),
+    "heads": Field("heads", lambda value: _series(value, 2), in_file=True),
+    "health": Field("health", lambda value: _series(value, 1), in_file=True),
+}
+
+
+_NAMES = list(FIELDS)
+
+
+class Measured(Sequence[tuple[Any, ...]]):
+    """What was measured, each with its step: numbers, or a value that is read from its line when it is asked for.
+
+    ``rows`` have the numbers, or for fields ``in_file`` the byte where the line starts, the number of the field, and
+    which of its parts. Equal to a list of equal items. Items raise CheckpointError if the file has changed since.
+    """
+
+    def __init__(self, path: Path, steps: Steps, rows: Series, in_file: bool) -> None:
+        self._path, self._steps, self._rows, self._in_file = path, steps, rows, in_file
+
+    def __len__(self) -> int:
+        return len(self._steps)
 
     @overload
-    def __getitem__(self, index: int) -> Any: ...
+    def __getitem__(self, index: int) -> tuple[Any, ...]: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: slice) -> list[tuple[Any, ...]]: ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return list(self._items(range(len(self))[index]))
         return next(self._items([range(len(self))[index]]))
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return self._items(range(len(self)))
 
     def __eq__(self, other: object) -> bool:
@@ -43,150 +130,51 @@ class _Sequence(Sequence[Any]):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _items(self, indices: Sequence[int]) -> Iterator[Any]:
-        raise NotImplementedError
-
-
-class Points(_Sequence):
-    """Numbers with the step of their measurement: (step, number) or (step, number, number)."""
-
-    def __init__(self, steps: Steps, numbers: Series) -> None:
-        self._steps, self._numbers = steps, numbers
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
     def _items(self, indices: Sequence[int]) -> Iterator[tuple[Any, ...]]:
-        return ((int(self._steps[index]), *self._numbers[index].tolist()) for index in indices)
+        if not self._in_file:
+            yield from ((int(self._steps[index]), *self._rows[index].tolist()) for index in indices)
+        elif indices:
+            try:
+                with self._path.open("rb") as stream:
+                    for index in indices:
+                        step = int(self._steps[index])
+                        yield step, self._read(stream, step, *map(int, self._rows[index]))
+            except OSError as error:
+                raise CheckpointError(f"cannot read {self._path}: {error.strerror}") from None
+
+    def _read(self, stream: IO[bytes], step: int, start: int, field: int, part: int) -> Any:
+        stream.seek(start)
+        row, name = json_or_none(stream.readline()), _NAMES[field]
+        same = isinstance(row, dict) and row.get("step") == step + FIELDS[name].before
+        parts = FIELDS[name].read(row.get(name)) if same else []
+        if part >= len(parts):
+            raise CheckpointError(f"{self._path} changed while it was read", "read it again")
+        return parts[part][0]
 
 
-class Values(_Sequence):
-    """Values with the step of their measurement, read from their lines of a file.
+class Column:
+    """What lines have measured for a column of History, as they are read."""
 
-    Items raise CheckpointError if the file has changed since its lines were counted.
-    """
+    def __init__(self, path: Path) -> None:
+        self._path, self._lines, self._before, self._rows, self._in_file = (
+            path,
+            array("q"),
+            array("b"),
+            array("d"),
+            False,
+        )
 
-    def __init__(self, path: Path, name: str, line_steps: Steps, starts: Steps, parts: Steps) -> None:
-        self._path, self._name, self._line_steps = path, name, line_steps
-        self._starts, self._parts = starts, parts
+    def add(self, line: int, start: int, field: Field, name: str, parts: Parts) -> None:
+        """Add the parts of a field in a line that begins at the byte ``start``."""
+        for number, part in enumerate(parts):
+            self._lines.append(line)
+            self._before.append(field.before)
+            self._rows.extend((start, _NAMES.index(name), number) if field.in_file else part)
+            self._in_file = field.in_file
 
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    def _items(self, indices: Sequence[int]) -> Iterator[tuple[int, Any]]:
-        if not indices:
-            return
-        try:
-            with self._path.open("rb") as stream:
-                for index in indices:
-                    yield self._read(stream, index)
-        except OSError as error:
-            raise CheckpointError(f"cannot read {self._path}: {error.strerror}") from None
-
-    def _read(self, stream: IO[bytes], index: int) -> tuple[int, Any]:
-        step, part = int(self._line_steps[index]), int(self._parts[index])
-        stream.seek(int(self._starts[index]))
-        row = json_or_none(stream.readline())
-        try:
-            if not isinstance(row, dict) or row["step"] != step:
-                raise KeyError
-            extras = extras_of(row)
-            if self._name == "milestones":
-                return step, extras["milestones"][part]
-            return (step - 1, extras[f"{self._name}_before"]) if part else (step, extras[self._name])
-        except (KeyError, IndexError):
-            raise CheckpointError(f"{self._path} changed while it was read", "read it again") from None
-
-
-class PointColumn:
-    """The numbers of one field as they are read, a number or more per line that has it."""
-
-    def __init__(self) -> None:
-        self._lines, self._before, self._numbers = array("q"), array("b"), array("d")
-
-    def add(self, line: int, before: bool, numbers: float | tuple[float, ...]) -> None:
-        """Add the numbers of a line; ``before``: of the step before the line's."""
-        self._lines.append(line)
-        self._before.append(before)
-        self._numbers.extend(numbers if isinstance(numbers, tuple) else (numbers,))
-
-    def points(self, counts: Counts, line_steps: Steps) -> Points:
-        """The numbers of the lines that count."""
+    def of(self, counts: NDArray[np.bool_], steps: Steps) -> Measured:
+        """What the lines that count have measured, of which all have ``steps``."""
         lines = np.array(self._lines, dtype=np.int64)
-        chosen = counts[lines]
-        numbers = np.array(self._numbers).reshape(len(lines), -1) if len(lines) else np.zeros((0, 1))
-        return Points((line_steps[lines] - np.array(self._before, dtype=np.int64))[chosen], numbers[chosen])
-
-
-class ValueColumn:
-    """Where the values of one field are, as their lines are read."""
-
-    def __init__(self, path: Path, name: str) -> None:
-        self._path, self._name = path, name
-        self._lines, self._starts, self._parts = array("q"), array("q"), array("q")
-
-    def parts(self, extras: Mapping[str, Any]) -> Sequence[int]:
-        """The parts of a line that are values of this field: of milestones each; 1 for one from before the step."""
-        if self._name == "milestones":
-            return range(len(extras.get("milestones", ())))
-        before = [1] if f"{self._name}_before" in extras else []
-        return [*before, 0] if extras.get(self._name) else before
-
-    def add(self, line: int, start: int, part: int) -> None:
-        """Add a part of the line that begins at the byte ``start``."""
-        self._lines.append(line)
-        self._starts.append(start)
-        self._parts.append(part)
-
-    def values(self, counts: Counts, line_steps: Steps) -> Values:
-        """The values of the lines that count."""
-        lines, starts, parts = (np.array(each, dtype=np.int64) for each in (self._lines, self._starts, self._parts))
-        chosen = counts[lines]
-        return Values(self._path, self._name, line_steps[lines][chosen], starts[chosen], parts[chosen])
-
-
-def extras_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The valid fields that only some lines have."""
-    extras: dict[str, Any] = {}
-    for name in (BEFORE, "held_out_loss", "held_out_exact", "seen_loss", "copying"):
-        if not math.isnan(value := number_or_nan(row.get(name))):
-            extras[name] = value
-    if isinstance(row.get("stopped"), str):
-        extras["stopped"] = row["stopped"]
-    for name in ("thorough", "thorough_before"):
-        if isinstance(line := row.get(name), dict) and not math.isnan(loss := number_or_nan(line.get("loss"))):
-            exact = number_or_nan(line.get("exact"))
-            batches = line["batches"] if type(line.get("batches")) is int else 0
-            extras[name] = Thorough(loss, batches, None if math.isnan(exact) else exact)
-    for name in ("heads", "heads_before"):
-        if isinstance(row.get(name), dict) and (scores := _series(row[name], 2)):
-            extras[name] = scores
-    if isinstance(row.get("health"), dict) and (numbers := _series(row["health"], 1)):
-        extras["health"] = numbers
-    if isinstance(row.get("updates"), dict):
-        ratios = {name: number_or_nan(ratio) for name, ratio in row["updates"].items()}
-        extras["updates"] = {name: ratio for name, ratio in ratios.items() if not math.isnan(ratio)}
-    if isinstance(noise := row.get("noise"), dict):
-        estimates = tuple(number_or_nan(noise.get(name)) for name in ("trace", "square"))
-        if not any(map(math.isnan, estimates)):
-            extras["noise"] = estimates
-    if shares := _series({"shares": row.get("experts")}, 2):
-        extras["experts"] = shares
-    if isinstance(shifts := row.get("shifts"), list) and len(shifts) == 3:
-        losses = tuple(map(number_or_nan, shifts))
-        if not any(map(math.isnan, losses)):
-            extras["shifts"] = losses
-    if isinstance(row.get("milestones"), list) and (sentences := [t for t in row["milestones"] if isinstance(t, str)]):
-        extras["milestones"] = sentences
-    return extras
-
-
-def _series(columns: Mapping[str, Any], axes: int) -> dict[str, Series]:
-    """The columns that are arrays of numbers with so many axes."""
-    series = {}
-    for name, values in columns.items():
-        with suppress(TypeError, ValueError):
-            numbers = np.array(values, dtype=np.float64)
-            if numbers.ndim == axes and numbers.size:
-                series[name] = numbers
-    return series
+        rows = np.array(self._rows).reshape(len(lines), -1) if len(lines) else np.zeros((0, 1))
+        chosen, measured_at = counts[lines], steps[lines] - np.array(self._before, dtype=np.int64)
+        return Measured(self._path, measured_at[chosen], rows[chosen], self._in_file)
