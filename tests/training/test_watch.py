@@ -16,9 +16,9 @@ from training_runs import STORY, metrics_of, train
 
 import tinytf
 from tinytf.errors import UsageError
+from tinytf.runs.reader import read_history
+from tinytf.runs.verdict import verdict_of
 from tinytf.training.data.baselines import COMPARED
-from tinytf.training.folder.reader import read_history
-from tinytf.training.folder.verdict import verdict_of
 from tinytf.training.recipe import Recipe
 
 
@@ -252,7 +252,7 @@ def test_a_model_of_transformers_is_filmed_through_its_trainers_callback(tmp_pat
 
 
 def tinytf_film(run: Path):
-    from tinytf.training.film.film import read_film
+    from tinytf.runs.film import read_film
 
     return read_film(run)
 

@@ -15,20 +15,19 @@ from tinytf.kept import Kept
 from tinytf.model.transformer import Transformer
 from tinytf.outputs import require_unfenced, write_state, writing
 from tinytf.report import Report
+from tinytf.runs.history import History, Spike
+from tinytf.runs.reader import read_history
+from tinytf.runs.run_files import RECIPE, SPEED, remove_run
+from tinytf.runs.runs import RunReport
 from tinytf.sentences import choices
 from tinytf.text.corpus import Corpus, find_files, find_rows
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.branch import begin_branch
+from tinytf.training.claim import claimed, require_free, require_inputs_elsewhere
 from tinytf.training.clashes import require_compatible
 from tinytf.training.data.examples import IGNORED, Batch, Examples
 from tinytf.training.data.setup import Setup
 from tinytf.training.data.tokens import Stage
-from tinytf.training.folder.claim import claimed, require_free, require_inputs_elsewhere
-from tinytf.training.folder.history import History, Spike
-from tinytf.training.folder.reader import read_history
-from tinytf.training.folder.remembered import remember
-from tinytf.training.folder.run_files import RECIPE, SPEED, remove_run
-from tinytf.training.folder.runs import RunReport
 from tinytf.training.loop import Loop, Observer, Schedule
 from tinytf.training.metrics import Metrics
 from tinytf.training.observers.held_out import HeldOut
@@ -38,6 +37,7 @@ from tinytf.training.observers.samples import Samples
 from tinytf.training.observers.saving import Saving
 from tinytf.training.observers.tensorboard import EventFiles
 from tinytf.training.recipe import Recipe
+from tinytf.training.remembered import remember
 from tinytf.training.start import started
 from tinytf.training.tuning.losses import Objective, measured_loss, worst_example
 from tinytf.training.tuning.noise import why_no_noise

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tinytf.runs.history import NAMES, History
+from tinytf.runs.run_files import FRAMES
 from tinytf.text.printable import printable
 from tinytf.training.data.examples import IGNORED
-from tinytf.training.folder.history import NAMES, History
-from tinytf.training.folder.run_files import FRAMES
 from tinytf.training.recipe import FEW_BATCHES
 from tinytf.training.train import Training
 from tinytf.training.tuning.update import Update

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 
 from tinytf.report import Progress, ignore_progress
+from tinytf.runs.history import Thorough
 from tinytf.sentences import sign_of
-from tinytf.training.folder.history import Thorough
 from tinytf.training.loop import Loop, Observer
 from tinytf.training.metrics import Metrics
 from tinytf.training.recipe import FEW_BATCHES

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from tinytf.files import to_json
 from tinytf.outputs import write_state, writing
+from tinytf.runs.run_files import SIZES
+from tinytf.runs.verdict import fits_another
 from tinytf.training.data.baselines import COMPARED, hashes
-from tinytf.training.folder.run_files import SIZES
-from tinytf.training.folder.verdict import fits_another
 from tinytf.training.loop import Loop, Observer
 from tinytf.training.metrics import Metrics
 from tinytf.training.observers.layers import tensors_in

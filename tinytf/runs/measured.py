@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytf.errors import CheckpointError
-from tinytf.training.folder.history import Series, Steps, Thorough
-from tinytf.training.folder.lines import json_or_none, number_or_nan
+from tinytf.runs.history import Series, Steps, Thorough
+from tinytf.runs.lines import json_or_none, number_or_nan
 
 Parts = list[tuple[Any, ...]]
 

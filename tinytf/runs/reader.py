@@ -17,10 +17,10 @@ from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import read_json
 from tinytf.nearest import near_path
-from tinytf.training.folder.history import History, Sample, SavedModel, Speed, Steps
-from tinytf.training.folder.lines import json_or_none, number_or_nan, rows_in
-from tinytf.training.folder.measured import FIELDS, Column
-from tinytf.training.folder.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, is_run
+from tinytf.runs.history import History, Sample, SavedModel, Speed, Steps
+from tinytf.runs.lines import json_or_none, number_or_nan, rows_in
+from tinytf.runs.measured import FIELDS, Column
+from tinytf.runs.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, is_run
 
 _COLUMNS = ("loss", "lr", "grad_norm")
 _CHUNK = 1 << 20
