@@ -31,8 +31,8 @@ from tinytf.checkpoints.huggingface.load import FAMILIES
 from tinytf.pytest_plugin import Port
 from tinytf.recorders import recorder
 from tinytf.report import Data, Report, plain
+from tinytf.runs.reader import read_history
 from tinytf.text.corpus import find_files
-from tinytf.training.folder.reader import read_history
 from tinytf_cli.main import EVERY, run
 from tinytf_cli.output import Output
 from tinytf_cli.views.draw import Shown

@@ -102,6 +102,10 @@ if TYPE_CHECKING:
     from tinytf.recorders import Recorder as Recorder
     from tinytf.recorders import Recorders as Recorders
     from tinytf.report import Report as Report
+    from tinytf.runs.film import Film as Film
+    from tinytf.runs.film import Films as Films
+    from tinytf.runs.runs import RunReport as RunReport
+    from tinytf.runs.runs import RunsReport as RunsReport
     from tinytf.text.chat import Conversation as Conversation
     from tinytf.text.tokenizer import Encoding as Encoding
     from tinytf.through.changed import Changed as Changed
@@ -113,10 +117,6 @@ if TYPE_CHECKING:
     from tinytf.trace.trace import Trace as Trace
     from tinytf.training.data.examples import Batch as Batch
     from tinytf.training.data.examples import Examples as Examples
-    from tinytf.training.film.film import Film as Film
-    from tinytf.training.film.film import Films as Films
-    from tinytf.training.folder.runs import RunReport as RunReport
-    from tinytf.training.folder.runs import RunsReport as RunsReport
     from tinytf.training.loop import Observer as Observer
     from tinytf.training.plan import TrainingPlan as TrainingPlan
     from tinytf.training.recipe import Recipe as Recipe
@@ -164,8 +164,8 @@ _LAZY = {
     "Exported": "tinytf.checkpoints.huggingface.export",
     "FeatureCircuit": "tinytf.features.feature_circuit.report",
     "Features": "tinytf.features.report",
-    "Film": "tinytf.training.film.film",
-    "Films": "tinytf.training.film.film",
+    "Film": "tinytf.runs.film",
+    "Films": "tinytf.runs.film",
     "Generation": "tinytf.generate.report",
     "Glossary": "tinytf.glossary",
     "GradientTrace": "tinytf.gradients.trace",
@@ -210,8 +210,8 @@ _LAZY = {
     "Run": "tinytf.training.train",
     "Interaction": "tinytf.look.interaction",
     "Similar": "tinytf.look.similar",
-    "RunReport": "tinytf.training.folder.runs",
-    "RunsReport": "tinytf.training.folder.runs",
+    "RunReport": "tinytf.runs.runs",
+    "RunsReport": "tinytf.runs.runs",
     "SaeTraining": "tinytf.features.train_sae",
     "Sampling": "tinytf.generate.samplers",
     "SparseCoder": "tinytf.features.coder",

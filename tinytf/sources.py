@@ -30,6 +30,7 @@ from tinytf.files import path_exists, read_json, register_model, resolve_links
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean, near_path
 from tinytf.presets import BUILT_IN, PRESETS, preset
+from tinytf.runs.naming import named_run
 from tinytf.text.choice import NOTHING, Settings, TokenizerChoice, setting_words
 from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory, tokenizer_in_memory
 from tinytf.text.late import LateInteraction
@@ -37,8 +38,7 @@ from tinytf.text.pair import PairTemplate
 from tinytf.text.printable import printable
 from tinytf.text.prompts import NO_PROMPTS, Prompts
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.folder.naming import named_run
-from tinytf.training.folder.remembered import files_of
+from tinytf.training.remembered import files_of
 
 ASSETS = Path(__file__).parent / "assets"
 

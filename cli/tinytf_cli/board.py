@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from tinytf_cli.terminal import Terminal
 
 if TYPE_CHECKING:
-    from tinytf.training.folder.history import History
-    from tinytf.training.folder.reader import RunReader
+    from tinytf.runs.history import History
+    from tinytf.runs.reader import RunReader
     from tinytf_cli.screen import Screen
 
 
@@ -21,7 +21,7 @@ def takes_pictures(terminal: Terminal) -> bool:
 
 def quiet_seconds(run: Path) -> float | None:
     """Seconds since the last line of metrics.jsonl; 0 if unknown, None if the run was stopped."""
-    from tinytf.training.folder.run_files import is_stopped
+    from tinytf.runs.run_files import is_stopped
 
     if is_stopped(run):
         return None
@@ -49,7 +49,7 @@ class Board:
 
         Raises BrokenPipeError if the reader of stdout has gone.
         """
-        from tinytf.training.folder.runs import RunReport
+        from tinytf.runs.runs import RunReport
         from tinytf_cli.paint.painter import paint
         from tinytf_cli.views.blocks import Line, Span
         from tinytf_cli.views.draw import blocks_of

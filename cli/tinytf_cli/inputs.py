@@ -25,7 +25,7 @@ def read_texts(words: tuple[str, ...], *, lines: bool) -> list[str]:
 
     Raises UsageError if there is no text, if it is not UTF-8, and if it names a file or a run.
     """
-    from tinytf.training.folder.run_files import is_run
+    from tinytf.runs.run_files import is_run
 
     for word in words:
         if "." in word and os.path.isfile(word):

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TextIO
 
 from tinytf.files import resolve_links
+from tinytf.runs.reader import RunReader
 from tinytf.text.printable import printable
 from tinytf.training.data.setup import Setup
-from tinytf.training.folder.reader import RunReader
 from tinytf.training.loop import Observer
 from tinytf.training.metrics import Metrics
 from tinytf_cli.board import Board, takes_pictures

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prompt_toolkit.keys import Keys
 
-from tinytf.training.film.film import Film
+from tinytf.runs.film import Film
 from tinytf_cli.film import fitting
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal

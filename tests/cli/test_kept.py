@@ -9,7 +9,7 @@ from driving import Tinytf
 
 from tinytf.config import FIELDS
 from tinytf.loading import load
-from tinytf.training.folder.reader import read_history
+from tinytf.runs.reader import read_history
 
 KEPT = Path(__file__).parent / "kept"
 

@@ -9,7 +9,7 @@ import pytest
 from driving import Tinytf, is_a_clean_error
 from filelock import FileLock
 
-from tinytf.training.folder.run_files import LOCK
+from tinytf.runs.run_files import LOCK
 from tinytf.training.recipe import Recipe
 from tinytf.training.train import train
 from tinytf_cli.main import run as run_command

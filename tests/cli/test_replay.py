@@ -16,8 +16,8 @@ from rich.cells import cell_len
 from rich.text import Text
 from training_runs import FILMED, STORY, changed, run_once
 
-from tinytf.training.film.film import FEWEST_TOKENS, Film, read_film
-from tinytf.training.folder.history import NAMES
+from tinytf.runs.film import FEWEST_TOKENS, Film, read_film
+from tinytf.runs.history import NAMES
 from tinytf.training.train import train
 from tinytf_cli.paged import screen_of
 from tinytf_cli.replay import Player

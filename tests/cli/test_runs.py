@@ -16,8 +16,8 @@ from followed import CONFIG, line, made, measured
 from rich.cells import cell_len
 
 from tinytf.look.info import parameter_count
-from tinytf.training.folder.reader import read_history
-from tinytf.training.folder.runs import RunReport, compare_runs
+from tinytf.runs.reader import read_history
+from tinytf.runs.runs import RunReport, compare_runs
 from tinytf_cli.encodings import json_pieces, to_json
 
 

@@ -99,3 +99,14 @@ def test_a_model_knows_its_questions_without_importing_them() -> None:
     )
     found = f"import sys, tinytf.api; print([name for name in sys.modules if name.startswith({rooms})])"
     assert subprocess.check_output([sys.executable, "-c", found], text=True) == "[]\n"
+
+
+def test_runs_are_read_without_torch() -> None:
+    code = """
+import importlib, pkgutil, sys, tinytf.runs
+for module in pkgutil.iter_modules(tinytf.runs.__path__, "tinytf.runs."):
+    importlib.import_module(module.name)
+print("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "False\n"

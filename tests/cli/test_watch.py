@@ -14,7 +14,7 @@ from filelock import FileLock
 from followed import append, files, line, measured, on_a_screen, on_a_terminal, watching
 from rich.cells import cell_len
 
-from tinytf.training.folder.run_files import LOCK, is_stopped
+from tinytf.runs.run_files import LOCK, is_stopped
 from tinytf.training.recipe import Recipe
 from tinytf.training.train import train
 from tinytf_cli.main import run as run_command

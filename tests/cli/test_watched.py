@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from followed import line, made
 
-from tinytf.training.folder.reader import read_history
-from tinytf.training.folder.runs import RunReport
+from tinytf.runs.reader import read_history
+from tinytf.runs.runs import RunReport
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.run import LAYOUTS, RunDisplay, could_learn_to_copy, run

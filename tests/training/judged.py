@@ -29,13 +29,13 @@ from training_runs import STORY
 
 import tinytf
 from tinytf.model.transformer import Transformer
+from tinytf.runs.history import History
+from tinytf.runs.reader import read_history
+from tinytf.runs.verdict import verdict_of
 from tinytf.text.chat import ChatTemplate
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import train_bpe
 from tinytf.training.data.examples import IGNORED, Batch, NextToken
-from tinytf.training.folder.history import History
-from tinytf.training.folder.reader import read_history
-from tinytf.training.folder.verdict import verdict_of
 from tinytf.training.recipe import Recipe
 from tinytf.training.train import train
 

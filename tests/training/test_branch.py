@@ -13,13 +13,13 @@ from training_runs import MODEL, STORY, changed, run_once
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import CHECKPOINTS
 from tinytf.errors import UsageError
+from tinytf.runs.branches import tree_of
+from tinytf.runs.film import read_film
+from tinytf.runs.runs import compare_runs
 from tinytf.text.corpus import find_files
 from tinytf.training.branch import branch_recipe
 from tinytf.training.data.examples import NextToken
 from tinytf.training.data.setup import prepare
-from tinytf.training.film.film import read_film
-from tinytf.training.folder.branches import tree_of
-from tinytf.training.folder.runs import compare_runs
 from tinytf.training.recipe import Recipe
 from tinytf.training.train import train
 from tinytf.training.tuning.losses import batch_loss

@@ -14,6 +14,7 @@ from tinytf.checkpoints.huggingface.export import export
 from tinytf.config import ModelConfig
 from tinytf.errors import TrainingError, UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.runs.reader import read_history
 from tinytf.sources import find_source
 from tinytf.text.chat import ChatTemplate, Conversation
 from tinytf.text.corpus import Reading, find_files
@@ -22,7 +23,6 @@ from tinytf.text.train import train_bpe
 from tinytf.training.data.chats import FIRST, LEARNED, ChatTurns, Turns, conversation_ids, pack
 from tinytf.training.data.examples import IGNORED, Batch
 from tinytf.training.data.setup import prepare
-from tinytf.training.folder.reader import read_history
 from tinytf.training.plan import plan
 from tinytf.training.recipe import Recipe
 from tinytf.training.train import train

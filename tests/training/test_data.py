@@ -20,8 +20,8 @@ from tinytf.text.weighted import weighted
 from tinytf.training.data.examples import IGNORED, Batch, NextToken
 from tinytf.training.data.masked import MaskedTokens
 from tinytf.training.data.setup import prepare
-from tinytf.training.folder.remembered import find_remembered_corpus
 from tinytf.training.recipe import Recipe
+from tinytf.training.remembered import find_remembered_corpus
 from tinytf.training.tuning.losses import batch_loss, thorough_batches
 
 SENTENCES = [

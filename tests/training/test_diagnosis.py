@@ -13,13 +13,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from judged import BROKEN, HEALTHY, LETTERS, USUAL, corpus, talker
 
+from tinytf.runs.history import History
+from tinytf.runs.runs import RunReport
+from tinytf.runs.verdict import FAULTS, verdict_of
 from tinytf.text.corpus import find_files, find_rows
 from tinytf.training.data.baselines import PASSAGE, data_facts
 from tinytf.training.data.examples import IGNORED
 from tinytf.training.data.setup import prepare
-from tinytf.training.folder.history import History
-from tinytf.training.folder.runs import RunReport
-from tinytf.training.folder.verdict import FAULTS, verdict_of
 from tinytf.training.recipe import Recipe
 
 

@@ -9,8 +9,8 @@ from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_fun
 
 from tinytf.look.experts import routers
 from tinytf.model.transformer import Transformer
+from tinytf.runs.reader import read_history
 from tinytf.training.data.examples import Batch
-from tinytf.training.folder.reader import read_history
 from tinytf.training.train import train
 from tinytf.training.tuning.experts import expert_shares, imbalance
 from tinytf.training.tuning.losses import BatchLoss

@@ -16,9 +16,9 @@ from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
 from tinytf.loading import load
 from tinytf.look.heads.measures import repeated_tokens
+from tinytf.runs.film import Film, Probe, read_film
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.trace.record import record
-from tinytf.training.film.film import Film, Probe, read_film
 from tinytf.training.train import train
 from tinytf_cli.views.frame import learned_words
 

@@ -16,10 +16,10 @@ from training_runs import Called
 from tinytf.checkpoints.run import load_run
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
+from tinytf.runs.history import AROUND, centred_mean
+from tinytf.runs.reader import RunReader, read_history
+from tinytf.runs.run_files import find_runs
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.folder.history import AROUND, centred_mean
-from tinytf.training.folder.reader import RunReader, read_history
-from tinytf.training.folder.run_files import find_runs
 from tinytf.training.metrics import Metrics
 from tinytf.training.observers.log import Pace
 from tinytf.training.recipe import Recipe

@@ -20,10 +20,10 @@ from training_runs import CAUSAL, STORY, changed, files_of, metrics_of, stopping
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of
 from tinytf.errors import TinytfError, UsageError
+from tinytf.runs.reader import read_history
 from tinytf.text.corpus import find_files
-from tinytf.training.folder.reader import read_history
-from tinytf.training.folder.remembered import find_remembered_corpus
 from tinytf.training.recipe import Recipe
+from tinytf.training.remembered import find_remembered_corpus
 from tinytf.training.train import train
 
 TINY = changed(

@@ -15,9 +15,9 @@ from training_runs import DROPPING, STORY
 from tinytf.checkpoints.run import load_run
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.runs.reader import read_history
 from tinytf.text.corpus import find_files
 from tinytf.training.data.setup import prepare
-from tinytf.training.folder.reader import read_history
 from tinytf.training.recipe import Recipe
 from tinytf.training.train import train
 from tinytf.training.tuning.optimiser import learning_rate

@@ -14,8 +14,8 @@ from torch.nn.functional import cross_entropy
 from training_runs import RECIPE, STORY, changed, metrics_of
 
 from tinytf.model.transformer import Transformer
+from tinytf.runs.reader import read_history
 from tinytf.training.data.examples import IGNORED, Batch
-from tinytf.training.folder.reader import read_history
 from tinytf.training.recipe import Recipe
 from tinytf.training.train import train
 from tinytf.training.tuning.losses import BatchLoss

@@ -10,7 +10,7 @@ from training_runs import RECIPE, STORY, changed
 
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
-from tinytf.training.folder.reader import read_history
+from tinytf.runs.reader import read_history
 from tinytf.training.observers.log import Pace
 from tinytf.training.train import train
 from tinytf.training.tuning import peak

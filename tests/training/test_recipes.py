@@ -16,11 +16,11 @@ from training_runs import STORY
 from tinytf.checkpoints.run import save_run
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
+from tinytf.runs.reader import read_history
 from tinytf.text.chat import ChatTemplate
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import train_bpe
 from tinytf.trace.check import check
-from tinytf.training.folder.reader import read_history
 from tinytf.training.recipe import SHIPPED, Recipe
 
 TALKS = [[{"role": "user", "content": f"Who sat on the {what}?"}, {"role": "assistant", "content": f"The {who}."}]

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from training_runs import RECIPE, STORY, changed
 
-from tinytf.training.folder.history import History
-from tinytf.training.folder.runs import RunReport, RunsReport, compare_runs
+from tinytf.runs.history import History
+from tinytf.runs.runs import RunReport, RunsReport, compare_runs
 from tinytf.training.train import report_of, train
 
 RECIPE_DATA = {"steps": 30, "lr": 0.1, "model": {"norm": "rms"}}

@@ -14,11 +14,11 @@ from tinytf.errors import TrainingError
 from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
 from tinytf.loading import load
+from tinytf.runs.history import Sample
+from tinytf.runs.lines import append_line, keep_lines
+from tinytf.runs.reader import read_history, read_samples
 from tinytf.text.corpus import find_files
 from tinytf.training.data.setup import prepare
-from tinytf.training.folder.history import Sample
-from tinytf.training.folder.lines import append_line, keep_lines
-from tinytf.training.folder.reader import read_history, read_samples
 from tinytf.training.observers.samples import Sampler
 from tinytf.training.train import train
 

@@ -15,7 +15,7 @@ from training_runs import DROPPING, STORY, changed, stopping_after
 
 from tinytf.errors import TrainingError
 from tinytf.files import to_json
-from tinytf.training.folder.reader import read_history, read_samples
+from tinytf.runs.reader import read_history, read_samples
 from tinytf.training.metrics import Metrics
 from tinytf.training.observers import saving as saves
 from tinytf.training.observers.tensorboard import EventFiles

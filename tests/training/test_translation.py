@@ -214,8 +214,8 @@ def test_a_run_is_planned_reported_and_goes_on_from_another(tmp_path: Path) -> N
     planned = plan(corpus, RECIPE, tmp_path / "run")
     assert planned.loss == pytest.approx(planned.uniform_loss, abs=0.1)
     report = report_of(tmp_path / "run", RECIPE, train(corpus, RECIPE, tmp_path / "run").setup)
-    assert report.sample is not None
-    assert report.sample[0].startswith("cat number 24")
+    assert report.history.sample is not None
+    assert report.history.sample.prompt.startswith("cat number 24")
     assert report.fields()["held_out_exact"] == 0.0
     begun = tinytf.load(str(tmp_path / "run"))
     more = changed(RECIPE, begun_from=str(tmp_path / "run"), model={}, lr=1e-3)

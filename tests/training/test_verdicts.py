@@ -6,9 +6,9 @@ import pytest
 from training_runs import CAUSAL, STORY, changed, stopping_after
 
 from tinytf.model.transformer import Transformer
-from tinytf.training.folder.history import History
-from tinytf.training.folder.reader import read_history
-from tinytf.training.folder.runs import RunReport, compare_runs
+from tinytf.runs.history import History
+from tinytf.runs.reader import read_history
+from tinytf.runs.runs import RunReport, compare_runs
 from tinytf.training.observers import held_out
 from tinytf.training.train import train
 

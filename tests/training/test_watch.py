@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from training_runs import STORY, metrics_of, train
 
 import tinytf
 from tinytf.errors import UsageError
-from tinytf.training.folder.reader import read_history
-from tinytf.training.folder.verdict import verdict_of
+from tinytf.runs.reader import read_history
+from tinytf.runs.verdict import verdict_of
+from tinytf.training.data.baselines import COMPARED
 from tinytf.training.recipe import Recipe
 
 
@@ -249,7 +252,7 @@ def test_a_model_of_transformers_is_filmed_through_its_trainers_callback(tmp_pat
 
 
 def tinytf_film(run: Path):
-    from tinytf.training.film.film import read_film
+    from tinytf.runs.film import read_film
 
     return read_film(run)
 
@@ -258,6 +261,37 @@ def test_the_recipe_of_a_watched_run_names_the_model_and_how_far_it_went(tmp_pat
     loop(tmp_path, 3)
     recipe = json.loads((tmp_path / "recipe.json").read_text("utf-8"))
     assert (recipe["watched"], recipe["steps"], recipe["lr"]) == ("Net", 3, 3e-3)
+
+
+class Operations(TorchDispatchMode):
+    """Keeps the names of all operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_pass_at_which_nothing_is_due_runs_the_models_operations_alone(tmp_path: Path) -> None:
+    """Reading a number of a tensor would be one more, and on a GPU a wait."""
+    passes: list[list[str]] = []
+    for run in (None, tmp_path / "run"):
+        model = Net()
+        optimizer = torch.optim.AdamW(model.parameters())
+        with tinytf.watch(model, optimizer, run=run, every=40) if run else nullcontext() as watch:
+            for step in range(COMPARED + 2):
+                with Operations() as operations:
+                    _, loss = model(counted(step)[:, :-1], counted(step)[:, 1:])
+                if watch is not None:
+                    loss.backward()
+                    optimizer.step()
+                    watch.step(loss)
+        passes.append([name for name in operations.names if "detach" not in name])  # the loss, kept for the step
+    assert passes[0] == passes[1]
+    assert len(passes[0]) > 20
 
 
 def itself(ids: Tensor) -> Tensor:

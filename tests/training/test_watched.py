@@ -12,7 +12,7 @@ from training_runs import CAUSAL, STORY, changed, metrics_of, run_once
 
 from tinytf.checkpoints.run import load_run
 from tinytf.look.heads.measures import repeated_tokens
-from tinytf.training.folder.reader import read_history
+from tinytf.runs.reader import read_history
 from tinytf.training.recipe import FEW_BATCHES, Recipe
 from tinytf.training.train import train
 from tinytf.training.tuning.losses import seen_batches

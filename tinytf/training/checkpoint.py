@@ -37,9 +37,9 @@ from tinytf.outputs import (
     temporary_path,
     write_state,
 )
+from tinytf.runs.lines import number_or_nan
+from tinytf.runs.run_files import remove_checkpoint
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.folder.lines import number_or_nan
-from tinytf.training.folder.run_files import remove_checkpoint
 from tinytf.training.tuning.lora import Adapters
 from tinytf.training.tuning.sharding import gather, shard_like
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tinytf.runs.history import Sample, Thorough
 from tinytf.text.printable import printable
 from tinytf.training.film.probe import HeadScores
-from tinytf.training.folder.history import Sample, Thorough
 from tinytf.training.tuning.health import Health
 from tinytf.training.tuning.noise import Noise
 

@@ -12,12 +12,12 @@ import torch
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
 from tinytf.report import Report
+from tinytf.runs.run_files import TOKENS
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.training.claim import require_free
 from tinytf.training.data.chats import ChatTurns
 from tinytf.training.data.tokens import Stage
-from tinytf.training.folder.claim import require_free
-from tinytf.training.folder.run_files import TOKENS
 from tinytf.training.loop import Loop
 from tinytf.training.metrics import Metrics
 from tinytf.training.pace import Pace

@@ -8,6 +8,7 @@ import torch
 from tinytf.checkpoints.run import load_run
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.runs.run_files import TOKENS, clear_leftovers, remove_run
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.branch import block_gradients
@@ -15,7 +16,6 @@ from tinytf.training.checkpoint import newest_intact, read_progress, restore
 from tinytf.training.data.examples import Examples
 from tinytf.training.data.setup import fingerprint_of, prepare
 from tinytf.training.data.tokens import Stage
-from tinytf.training.folder.run_files import TOKENS, clear_leftovers, remove_run
 from tinytf.training.loop import Loop, Schedule
 from tinytf.training.recipe import Recipe, resumed_recipe, stored_recipe
 from tinytf.training.tuning.lora import Adapters

@@ -19,10 +19,10 @@ from tinytf.errors import TinytfError, UsageError
 from tinytf.files import to_json
 from tinytf.kept import RUN, SWEEP, SWEPT
 from tinytf.outputs import make_folder, remove, require_outside, write_state, writing
+from tinytf.runs.reader import read_history
+from tinytf.runs.run_files import is_run
 from tinytf.text.weighted import find_corpus
 from tinytf.training.checkpoint import is_published
-from tinytf.training.folder.reader import read_history
-from tinytf.training.folder.run_files import is_run
 from tinytf.training.recipe import FIELDS as RECIPE
 from tinytf.training.recipe import Recipe
 from tinytf.training.train import train

@@ -1,4 +1,4 @@
-"""Train a model, and report on it: examples, the loss before and after, a sample, updates worked out."""
+"""Train a model, and report on it: examples, the loss before and after, updates worked out."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,36 +11,33 @@ import torch
 from tinytf.checkpoints.run_config import checkpoints_of
 from tinytf.errors import UsageError
 from tinytf.files import path_exists, to_json
-from tinytf.generate.loop import stream
-from tinytf.generate.samplers import Sampling
 from tinytf.kept import Kept
 from tinytf.model.transformer import Transformer
 from tinytf.outputs import require_unfenced, write_state, writing
 from tinytf.report import Report
+from tinytf.runs.history import History, Spike
+from tinytf.runs.reader import read_history
+from tinytf.runs.run_files import RECIPE, SPEED, remove_run
+from tinytf.runs.runs import RunReport
 from tinytf.sentences import choices
 from tinytf.text.corpus import Corpus, find_files, find_rows
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.branch import begin_branch
+from tinytf.training.claim import claimed, require_free, require_inputs_elsewhere
 from tinytf.training.clashes import require_compatible
 from tinytf.training.data.examples import IGNORED, Batch, Examples
 from tinytf.training.data.setup import Setup
 from tinytf.training.data.tokens import Stage
-from tinytf.training.data.translation import Translations
-from tinytf.training.folder.claim import claimed, require_free, require_inputs_elsewhere
-from tinytf.training.folder.history import History, Spike
-from tinytf.training.folder.reader import read_history
-from tinytf.training.folder.remembered import remember
-from tinytf.training.folder.run_files import RECIPE, SPEED, remove_run
-from tinytf.training.folder.runs import RunReport
 from tinytf.training.loop import Loop, Observer, Schedule
 from tinytf.training.metrics import Metrics
 from tinytf.training.observers.held_out import HeldOut
 from tinytf.training.observers.inside import Explanation, GradientNoise, Heads
 from tinytf.training.observers.log import Files, Log, Pace
-from tinytf.training.observers.samples import Samples, reading_first
+from tinytf.training.observers.samples import Samples
 from tinytf.training.observers.saving import Saving
 from tinytf.training.observers.tensorboard import EventFiles
 from tinytf.training.recipe import Recipe
+from tinytf.training.remembered import remember
 from tinytf.training.start import started
 from tinytf.training.tuning.losses import Objective, measured_loss, worst_example
 from tinytf.training.tuning.noise import why_no_noise
@@ -49,7 +46,7 @@ from tinytf.training.tuning.processes import TIMEOUT, processes
 from tinytf.training.tuning.speed import Speed, candidates, fastest
 from tinytf.training.tuning.update import Update
 
-_EXAMPLES, _SAMPLE_TOKENS, _SPIKES = 3, 60, 3
+_EXAMPLES, _SPIKES = 3, 3
 _THREADS_A_CORE = 16
 """The most threads for each core: far more only wait for each other."""
 
@@ -247,8 +244,7 @@ class SpikeText:
 class Training(Report):
     """A trained run. ``before`` and ``after`` are the loss of the first batch in nats per token.
 
-    ``examples`` are the first rows of that batch. ``sample`` is a prompt and a decoder's continuation of it. ``spikes``
-    are the highest of the history, at most three.
+    ``examples`` are the first rows of that batch. ``spikes`` are the highest of the history, at most three.
     """
 
     KIND = "train"
@@ -262,7 +258,6 @@ class Training(Report):
     examples: Batch
     before: float
     after: float
-    sample: tuple[str, str] | None
     updates: tuple[Update, ...]
     spikes: tuple[SpikeText, ...] = ()
 
@@ -291,7 +286,7 @@ class Training(Report):
             "thorough": [{"step": step, **vars(measured)} for step, measured in self.history.thorough],
             "held_out_exact": self.history.exact[-1][1] if self.history.exact else None,
             "milestones": [{"step": step, "words": words} for step, words in self.history.milestones],
-            "sample": None if self.sample is None else "".join(self.sample),
+            "sample": None if (sample := self.history.sample) is None else sample.prompt + sample.text,
             "updates": [{**vars(update), "difference": update.difference} for update in self.updates],
         }
 
@@ -301,10 +296,8 @@ def report_of(run: Path, recipe: Recipe, setup: Setup, updates: Sequence[Update]
     history, batch = read_history(run), setup.examples.batch(recipe.at_step)
     after = measured_loss(setup.model, [batch], recipe.accumulate)
     assert after is not None  # otherwise the first step would have failed
-    before, sample = float(history.loss[0]), _sample(setup)
-    return Training(
-        run, recipe, setup, history, batch[:_EXAMPLES], before, after, sample, tuple(updates), _spikes(history, setup)
-    )
+    before, spikes = float(history.loss[0]), _spikes(history, setup)
+    return Training(run, recipe, setup, history, batch[:_EXAMPLES], before, after, tuple(updates), spikes)
 
 
 def _spikes(history: History, setup: Setup) -> tuple[SpikeText, ...]:
@@ -317,24 +310,3 @@ def _spikes(history: History, setup: Setup) -> tuple[SpikeText, ...]:
         ids = batch.ids[row] if batch.padding_mask is None else batch.ids[row][batch.padding_mask[row].bool()]
         texts.append(SpikeText(spike, row, loss, setup.tokenizer.decode(ids.tolist())))
     return tuple(texts)
-
-
-def _sample(setup: Setup) -> tuple[str, str] | None:
-    """A prompt and its continuation; None for an encoder."""
-    model, tokenizer = setup.model, setup.tokenizer
-    if not model.config.causal:
-        return None
-    start, examples = tokenizer.start(), setup.examples
-    ids = start.ids if start else examples.batch(0).ids[0, :1].tolist()
-    if isinstance(examples, Translations):
-        ids = [examples.train.start]
-    with reading_first(setup) as source:
-        steps = stream(
-            model,
-            ids,
-            max_tokens=_SAMPLE_TOKENS,
-            sampling=Sampling(temperature=0.8),
-            ends=tokenizer.end_ids,
-            decode=tokenizer.decode,
-        )
-        return source or tokenizer.decode(ids), "".join(step.text for step in steps)

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from tinytf.errors import UsageError
 from tinytf.files import to_json
 from tinytf.outputs import write_state, writing
+from tinytf.runs.lines import append_line, keep_lines
+from tinytf.runs.run_files import METRICS, RECIPE, SPEED, remove_run
 from tinytf.sentences import sign_of
 from tinytf.text_model import TextModel
 from tinytf.training.checkpoint import Progress
+from tinytf.training.claim import claimed, require_free
 from tinytf.training.data.examples import Batch, Examples
 from tinytf.training.data.setup import Setup
-from tinytf.training.folder.claim import claimed, require_free
-from tinytf.training.folder.lines import append_line, keep_lines
-from tinytf.training.folder.run_files import METRICS, RECIPE, SPEED, remove_run
 from tinytf.training.loop import Loop, Observer
 from tinytf.training.metrics import Metrics
 from tinytf.training.observers.inside import Heads

@@ -27,8 +27,8 @@ def runs(options: Options, output: Output) -> None:
     """Looks in every FOLDER and its subfolders; RUN is a run's folder, or its name in runs/. The default is the folder
     runs, or the current one without it.
     """
-    from tinytf.training.folder.naming import default_folder, named_run
-    from tinytf.training.folder.runs import compare_runs
+    from tinytf.runs.naming import default_folder, named_run
+    from tinytf.runs.runs import compare_runs
     from tinytf_cli.views.runs import RunsDisplay
 
     folders = tuple(map(named_run, options.folders)) or (default_folder(),)

@@ -11,7 +11,7 @@ from tinytf_cli.command import argument, command, option
 from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
-    from tinytf.training.film.film import Film
+    from tinytf.runs.film import Film
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ def runs_film(options: Options, output: Output) -> None:
     tab to choose a text, h to choose a head, Enter to open the model of this frame in the explorer, q to quit.
     Elsewhere it prints a table. To save the film, use -o FILE.cast or -o FILE.svg.
     """
-    from tinytf.training.film.film import Films, read_film
-    from tinytf.training.folder.naming import named_run, newest_run
+    from tinytf.runs.film import Films, read_film
+    from tinytf.runs.naming import named_run, newest_run
     from tinytf_cli.board import takes_pictures
 
     film = read_film(newest_run() if options.run is None else named_run(options.run))

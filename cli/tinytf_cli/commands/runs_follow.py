@@ -14,7 +14,7 @@ from tinytf_cli.output import Output, ReaderGone
 from tinytf_cli.ranges import Real, Whole
 
 if TYPE_CHECKING:
-    from tinytf.training.folder.reader import RunReader
+    from tinytf.runs.reader import RunReader
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ def runs_follow(options: Options, output: Output) -> int | None:
     and files hold the current state, as with --once; --format ndjson follows the run. Exits when the run finishes, or
     with 1 if it was stopped.
     """
-    from tinytf.training.folder.naming import named_run, newest_run
-    from tinytf.training.folder.reader import RunReader
-    from tinytf.training.folder.run_files import is_stopped
-    from tinytf.training.folder.runs import FollowedRun, RunReport
+    from tinytf.runs.naming import named_run, newest_run
+    from tinytf.runs.reader import RunReader
+    from tinytf.runs.run_files import is_stopped
+    from tinytf.runs.runs import FollowedRun, RunReport
     from tinytf_cli.views.run import LAYOUTS, Layout, RunDisplay
 
     run = newest_run() if options.run is None else named_run(options.run)
@@ -59,7 +59,7 @@ def runs_follow(options: Options, output: Output) -> int | None:
 
 def _on_screen(name: str, reader: "RunReader", options: Options, output: Output) -> int:
     """Redraw the run in place until it finishes or is stopped. Ctrl-C interrupts only the pauses between pictures."""
-    from tinytf.training.folder.run_files import is_stopped
+    from tinytf.runs.run_files import is_stopped
     from tinytf_cli.screen import Screen, clean_exit
 
     screen = Screen(output.stdout)

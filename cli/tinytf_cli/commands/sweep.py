@@ -41,8 +41,8 @@ def sweep(options: Options, axes: Axes, output: Output) -> int:
     To continue an interrupted sweep, run the same command again. A failing run does not stop the others. CORPUS may
     have weights, as in book.txt=3 code/=1.
     """
+    from tinytf.runs.runs import compare_runs
     from tinytf.text.weighted import find_corpus
-    from tinytf.training.folder.runs import compare_runs
     from tinytf.training.recipe import Recipe
     from tinytf.training.sweep import grid, require_free, values_of
     from tinytf.training.sweep import sweep as run_sweep

@@ -180,7 +180,7 @@ def _say_if_unwritable(recipe: "Recipe", output: Output) -> None:
 
 def _new_run(corpus: tuple[Path, ...]) -> Path:
     """A new folder in runs/, named after the corpus."""
-    from tinytf.training.folder.naming import RUNS
+    from tinytf.runs.naming import RUNS
 
     name = (resolve_links(corpus[0]).stem if corpus and corpus[0] != Path("-") else "") or "text"
     names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
@@ -189,8 +189,8 @@ def _new_run(corpus: tuple[Path, ...]) -> Path:
 
 def _named_or_newest(run: RunOptions) -> RunOptions:
     """``--resume`` without --out: the run in place of the CORPUS, or else the newest that has steps left."""
-    from tinytf.training.folder.naming import named_run, newest_run
-    from tinytf.training.folder.run_files import is_run
+    from tinytf.runs.naming import named_run, newest_run
+    from tinytf.runs.run_files import is_run
 
     if len(run.corpus) == 1 and is_run(folder := named_run(run.corpus[0])):
         return replace(run, corpus=(), out=folder)
@@ -228,10 +228,10 @@ def _read(
     on_read: "OnRead",
 ) -> "Corpus":
     """Read the named files and folders, or standard input. A resumed run without any reads its own files again."""
+    from tinytf.runs.run_files import RECIPE
     from tinytf.text.corpus import find_files
     from tinytf.text.weighted import find_corpus
-    from tinytf.training.folder.remembered import find_remembered_corpus
-    from tinytf.training.folder.run_files import RECIPE
+    from tinytf.training.remembered import find_remembered_corpus
 
     if not paths and resumed is not None:
         if not (resumed / RECIPE).exists():

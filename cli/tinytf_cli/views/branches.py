@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tinytf.runs.branches import Node, tree_of
+from tinytf.runs.history import MEANS_LABEL
+from tinytf.runs.runs import RunReport
 from tinytf.text.printable import printable
-from tinytf.training.folder.branches import Node, tree_of
-from tinytf.training.folder.history import MEANS_LABEL
-from tinytf.training.folder.runs import RunReport
 from tinytf_cli.numbers import loss_in_words
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Heading, Span, Table
 

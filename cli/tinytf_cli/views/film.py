@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tinytf.runs.film import FEWEST_TOKENS, LEARNED, Film, Films, Frame
+from tinytf.runs.history import NAMES
 from tinytf.text.printable import printable
-from tinytf.training.film.film import FEWEST_TOKENS, LEARNED, Film, Films, Frame
-from tinytf.training.folder.history import NAMES
 from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tinytf.runs.film import FEWEST_TOKENS, Film, Frame, Probe
+from tinytf.runs.film import LEARNED as LEARNED_FROM
 from tinytf.text.printable import printable
-from tinytf.training.film.film import FEWEST_TOKENS, Film, Frame, Probe
-from tinytf.training.film.film import LEARNED as LEARNED_FROM
 from tinytf_cli.numbers import loss_in_words, number, plural, probability
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (

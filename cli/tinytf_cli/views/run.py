@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from tinytf.runs.film import HEAD_THRESHOLD
+from tinytf.runs.history import MEANS_LABEL, History, Sample, Series
+from tinytf.runs.runs import FollowedRun, RunReport
+from tinytf.runs.verdict import verdict_of
 from tinytf.text.printable import printable
-from tinytf.training.film.film import HEAD_THRESHOLD
-from tinytf.training.folder.history import MEANS_LABEL, History, Sample, Series
-from tinytf.training.folder.runs import FollowedRun, RunReport
-from tinytf.training.folder.verdict import verdict_of
 from tinytf_cli.numbers import duration, in_bytes, loss_in_words, number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (

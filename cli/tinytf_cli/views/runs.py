@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytf.files import resolve_links
+from tinytf.runs.history import MEANS_LABEL
+from tinytf.runs.runs import RunReport, RunsReport
+from tinytf.runs.verdict import verdict_of
 from tinytf.text.printable import printable
-from tinytf.training.folder.history import MEANS_LABEL
-from tinytf.training.folder.runs import RunReport, RunsReport
-from tinytf.training.folder.verdict import verdict_of
 from tinytf_cli.numbers import count, duration, loss_in_words
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Block, Column, Curve, Curves, Heading, Line, Span, Table

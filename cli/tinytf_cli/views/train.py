@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tinytf.runs.history import NAMES, History
+from tinytf.runs.run_files import FRAMES
 from tinytf.text.printable import printable
 from tinytf.training.data.examples import IGNORED
-from tinytf.training.folder.history import NAMES, History
-from tinytf.training.folder.run_files import FRAMES
 from tinytf.training.recipe import FEW_BATCHES
 from tinytf.training.train import Training
 from tinytf.training.tuning.update import Update
@@ -59,9 +59,10 @@ def train(report: Training, terminal: Terminal, display: Display) -> Iterator[Bl
     if history.milestones:
         yield Heading("milestones", "what heads became", "attention")
         yield from (Line(f"step {step:,}: {words}", indent=2) for step, words in history.milestones[-8:])
-    if report.sample is not None:
-        yield Heading("a sample", "temperature 0.8, seed 0", "output")
-        yield from continuation(*report.sample)
+    if (sample := history.sample) is not None:
+        how = f"temperature 0.8, seed {report.recipe.seed}" if config.causal else "the most probable word"
+        yield Heading("a sample", f"after {sample.step:,} steps, {how}", "output")
+        yield from continuation(sample.prompt, sample.text)
     for update in report.updates:
         yield from _update_blocks(update)
     yield Line("")

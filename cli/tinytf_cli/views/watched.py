@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from tinytf.runs.film import LEARNED
+from tinytf.runs.history import History, Series, Steps
 from tinytf.text.printable import printable
-from tinytf.training.film.film import LEARNED
-from tinytf.training.folder.history import History, Series, Steps
 from tinytf_cli.views.blocks import Beside, Block, Curve, Curves, Line, Span
 
 _LEAST = 36

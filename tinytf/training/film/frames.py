@@ -20,15 +20,15 @@ from tinytf.files import to_json
 from tinytf.look.heads.measures import spread_over_layers
 from tinytf.model.transformer import Transformer
 from tinytf.outputs import make_folder, remove, remove_folder, write_state
+from tinytf.runs.film import SEEN, TWICE, UNSEEN
+from tinytf.runs.run_files import FRAMES, PROBES, frame_step
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.hooks import tap_steps
 from tinytf.training.data.chats import FIRST, LEARNED
 from tinytf.training.data.examples import IGNORED, Examples, Ids, NextToken, parts_of
 from tinytf.training.data.setup import Setup
-from tinytf.training.film.film import SEEN, TWICE, UNSEEN
 from tinytf.training.film.probe import HeadScores
-from tinytf.training.folder.run_files import FRAMES, PROBES, frame_step
 from tinytf.training.recipe import Recipe
 from tinytf.training.tuning.health import Health
 from tinytf.training.tuning.sharding import gather

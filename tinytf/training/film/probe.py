@@ -23,11 +23,11 @@ from tinytf.look.heads.measures import (
     visible_counts,
 )
 from tinytf.model.transformer import Transformer
+from tinytf.runs.history import NAMES
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import table_of
 from tinytf.trace.hooks import tap_steps
 from tinytf.training.data.examples import IGNORED, Batch
-from tinytf.training.folder.history import NAMES
 from tinytf.training.tuning.losses import measured_loss
 
 _SEQUENCES = 4

@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable
 
 from tinytf.report import Progress, ignore_progress
+from tinytf.runs.history import Thorough
 from tinytf.sentences import sign_of
-from tinytf.training.folder.history import Thorough
 from tinytf.training.loop import Loop, Observer
 from tinytf.training.metrics import Metrics
 from tinytf.training.recipe import FEW_BATCHES
-from tinytf.training.tuning.losses import exact_share, held_out_loss, seen_loss, thorough_batches
+from tinytf.training.tuning.losses import exact_share, held_out_loss, measured_loss, seen_batches, thorough_batches
 
 
 class HeldOut(Observer):
@@ -44,7 +44,8 @@ class HeldOut(Observer):
         if line.held_out_loss is not None and not math.isfinite(line.held_out_loss):
             loop.fail(f"the held-out loss is {sign_of(line.held_out_loss)}", line.step)
         loop.progress.note_best(line.held_out_loss, line.step)
-        line.seen_loss = seen_loss(loop.model, loop.setup.examples, loop.recipe, loop.group)
+        seen = map(loop.setup.examples.seen, range(seen_batches(loop.recipe)))
+        line.seen_loss = measured_loss(loop.model, seen, loop.recipe.accumulate, loop.group)
         line.held_out_exact = self._exact(FEW_BATCHES)
         line.thorough = self._thorough(line.held_out_loss) if last else None
         line.stopped = None if last else self._stop_reason()

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from tinytf.files import to_json
 from tinytf.outputs import write_state, writing
+from tinytf.runs.run_files import SIZES
+from tinytf.runs.verdict import fits_another
 from tinytf.training.data.baselines import COMPARED, hashes
-from tinytf.training.folder.run_files import SIZES
-from tinytf.training.folder.verdict import fits_another
 from tinytf.training.loop import Loop, Observer
 from tinytf.training.metrics import Metrics
 from tinytf.training.observers.layers import tensors_in
@@ -49,12 +49,13 @@ class Labels(Observer):
 
     @torch.no_grad()
     def _see(self, model: nn.Module, arguments: tuple[Any, ...], named: Mapping[str, Any], output: Any) -> None:
-        ids = _ids_in(arguments, named) if _is_trained(output) else None
-        if ids is None or (logits := _logits_for(ids, output)) is None:
+        compares, due = len(self.rows) < COMPARED, (self.loop.progress.step + 1) % self.every == 0
+        ids = _ids_in(arguments, named) if (compares or due) and _is_trained(output) else None
+        if ids is None or (logits := _logits_for(ids, output)) is None:  # which waits for the device
             return
-        if len(self.rows) < COMPARED:
+        if compares:
             self._compare(ids, logits.shape[-1])
-        if (self.loop.progress.step + 1) % self.every == 0 and ids.shape[1] > 2:
+        if due and ids.shape[1] > 2:
             asked = torch.ones_like(ids[:SHIFTED, 2:], dtype=torch.bool)
             shifts = losses_by_shift(logits[:SHIFTED, :-2].flatten(0, 1), ids[:SHIFTED], asked)
             self.shifts = shifts if all(map(math.isfinite, shifts)) else None

@@ -10,13 +10,13 @@ import psutil
 from tinytf.errors import CheckpointError, TrainingError
 from tinytf.files import to_json
 from tinytf.outputs import appending, write_state, writing
+from tinytf.runs.lines import append_line, keep_lines, rows_in, sync_lines
+from tinytf.runs.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED
 from tinytf.text.corpus import Corpus
 from tinytf.training.data.setup import sizes_of
-from tinytf.training.folder.lines import append_line, keep_lines, rows_in, sync_lines
-from tinytf.training.folder.remembered import remember
-from tinytf.training.folder.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED
 from tinytf.training.loop import Loop, Observer
 from tinytf.training.metrics import Metrics
+from tinytf.training.remembered import remember
 from tinytf.training.tuning.health import groups_of
 
 _PACE_SECONDS = 2.0

@@ -13,15 +13,15 @@ from tinytf.errors import GenerationError
 from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
 from tinytf.model.transformer import evaluating
+from tinytf.runs.history import Sample
+from tinytf.runs.lines import append_line
+from tinytf.runs.run_files import SAMPLES
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data.chats import ChatTurns
 from tinytf.training.data.examples import NextToken
 from tinytf.training.data.masked import MaskedTokens
 from tinytf.training.data.setup import Setup
 from tinytf.training.data.translation import Translations, facing_row
-from tinytf.training.folder.history import Sample
-from tinytf.training.folder.lines import append_line
-from tinytf.training.folder.run_files import SAMPLES
 from tinytf.training.loop import Loop, Observer
 from tinytf.training.metrics import Metrics
 from tinytf.training.observers.inside import Heads

@@ -59,7 +59,7 @@ class Saving(Observer):
         if loop.group.any(not finite):
             raise TrainingError(f"a weight is not finite after step {loop.progress.step}", "try a smaller --lr")
         loop.saved, self.saved_at = loop.progress.step, time.monotonic()
-        random = loop.group.gather_from_all(torch.get_rng_state())
+        random = loop.group.gathered(torch.get_rng_state())
         if loop.group.measures:
             state = RunState.of(loop.model, loop.optimiser, random, loop.adapters)
             if loop.group.writes:

@@ -5,7 +5,7 @@ from collections import deque
 import numpy as np
 import torch
 
-from tinytf.training.folder.history import SPIKE_WINDOW, is_spike, spike_level
+from tinytf.runs.history import SPIKE_WINDOW, is_spike, spike_level
 from tinytf.training.loop import Loop, Observer
 from tinytf.training.metrics import Metrics
 

@@ -183,11 +183,6 @@ def seen_batches(recipe: Recipe) -> int:
     return max(1, min(FEW_BATCHES, 3 * recipe.eval_every // 50))
 
 
-def seen_loss(model: Transformer, examples: Examples, recipe: Recipe, group: Processes = ALONE) -> float | None:
-    """Mean loss in nats per token of the training text of the first steps, in evaluation mode."""
-    return measured_loss(model, map(examples.seen, range(seen_batches(recipe))), recipe.accumulate, group)
-
-
 def held_out_loss(
     model: Transformer,
     examples: Examples,

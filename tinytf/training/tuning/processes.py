@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.rendezvous import rendezvous
 
 from tinytf.errors import TrainingError, UsageError
@@ -103,14 +103,6 @@ class Processes:
     def accumulating(module: nn.Module) -> AbstractContextManager[Any]:
         """Accumulate gradients in this process only; the next backward pass outside this context shares them."""
         return module.no_sync() if isinstance(module, nn.parallel.DistributedDataParallel) else nullcontext()
-
-    def gather_from_all(self, tensor: Tensor) -> list[Tensor]:
-        """The tensor of every process, by rank."""
-        if self.count == 1:
-            return [tensor]
-        tensors = [torch.empty_like(tensor, device=self._device()) for _ in range(self.count)]
-        dist.all_gather(tensors, tensor.to(self._device()))
-        return [tensor.cpu() for tensor in tensors]
 
     @staticmethod
     def _device() -> torch.device:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tinytf.files import resolve_links
-from tinytf.training.folder.history import History
-from tinytf.training.folder.runs import RunReport
+from tinytf.runs.history import History
+from tinytf.runs.runs import RunReport
 
 _BRANCH_FIELDS = ("begun_from", "at_step")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tinytf.training.folder.history import History
+from tinytf.runs.history import History
 
 _LEAST = 100
 """Steps before anything is said."""

@@ -5,7 +5,6 @@ Nothing here writes or imports torch, and each line of metrics.jsonl is read onc
 
 import math
 from array import array
-from collections.abc import Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
@@ -18,17 +17,11 @@ from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import read_json
 from tinytf.nearest import near_path
-from tinytf.training.folder.history import History, Sample, SavedModel, Speed, Steps
-from tinytf.training.folder.lines import json_or_none, number_or_nan, rows_in
-from tinytf.training.folder.measured import BEFORE, PointColumn, ValueColumn, extras_of
-from tinytf.training.folder.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, is_run
+from tinytf.runs.history import History, Sample, SavedModel, Speed, Steps
+from tinytf.runs.lines import json_or_none, number_or_nan, rows_in
+from tinytf.runs.measured import FIELDS, Column
+from tinytf.runs.run_files import METRICS, RECIPE, SAMPLES, SIZES, SPEED, is_run
 
-_POINTS = {
-    BEFORE: ("held_out", True), "held_out_loss": ("held_out", False), "seen_loss": ("seen", False),
-    "held_out_exact": ("exact", False), "copying": ("copying", False), "noise": ("noise", False),
-    "shifts": ("shifts", False),
-}  # fmt: skip
-"""Fields of numbers that some lines have, with the column they go to, and whether they are of the step before."""
 _COLUMNS = ("loss", "lr", "grad_norm")
 _CHUNK = 1 << 20
 _TAIL = 256
@@ -71,10 +64,6 @@ class RunReader:
         if last >= steps:  # the run's own model is then of the last step
             checkpoints = [SavedModel(steps if model.step is None else model.step, model.path) for model in checkpoints]
         samples = [sample for sample in read_samples(self.directory / SAMPLES) if sample.step <= last]  # with metrics
-        measured: dict[str, Any] = {
-            **{name: kept.points(counts, metrics.line_steps) for name, kept in metrics.points.items()},
-            **{name: kept.values(counts, metrics.line_steps) for name, kept in metrics.values.items()},
-        }
         sizes, baselines = _read_text(self.directory / SIZES)
         return History(
             self.directory,
@@ -83,7 +72,7 @@ class RunReader:
             loss,
             lr,
             grad_norm,
-            **measured,
+            **metrics.measured(counts),
             sizes=sizes,
             baselines=baselines,
             speed=_read_speed(self.directory / SPEED),
@@ -144,9 +133,8 @@ def _read_speed(path: Path) -> Speed:
 class _MetricsReader:
     """Reads what was added to metrics.jsonl since the last read, into columns; a new file is read from its start.
 
-    Of what only some lines have, ``points`` keep the numbers, and ``values`` where the lines begin. ``stopped`` is the
-    last line that says why the run ended, with its step. ``skipped`` counts lines that are not metrics, without a torn
-    last line, which may still be incomplete.
+    ``stopped`` is the last line that says why the run ended, with its step. ``skipped`` counts lines that are not
+    metrics, without a torn last line, which may still be incomplete.
     """
 
     def __init__(self, path: Path) -> None:
@@ -156,29 +144,25 @@ class _MetricsReader:
     def _restart(self) -> None:
         self._offset, self._tail, self._step = 0, b"", array("q")
         self.columns = [array("d") for _ in _COLUMNS]
-        self.points = {name: PointColumn() for name in ("held_out", "exact", "seen", "copying", "noise", "shifts")}
-        self.values = {
-            name: ValueColumn(self._path, name)
-            for name in ("updates", "experts", "heads", "milestones", "health", "thorough")
-        }
+        self._measured = {field.column: Column(self._path) for field in FIELDS.values()}
         self.stopped: tuple[int, str] | None = None
         self.skipped = 0
-
-    @property
-    def line_steps(self) -> Steps:
-        """The step of every line, also of those that do not count."""
-        return np.array(self._step, dtype=np.int64)
 
     def steps(self) -> tuple[Steps, NDArray[np.bool_]]:
         """Steps (S,) of the lines that count, and which lines do.
 
         A line does not count if a later line has the same or an earlier step, because the run was resumed there.
         """
-        step = self.line_steps
+        step = np.array(self._step, dtype=np.int64)
         counts = np.ones(step.shape, dtype=bool)
         if step.size:
             counts[:-1] = step[:-1] < np.minimum.accumulate(step[::-1])[::-1][1:]
         return step[counts], counts
+
+    def measured(self, counts: NDArray[np.bool_]) -> dict[str, Any]:
+        """What the lines that count have measured, by the column of History."""
+        steps = np.array(self._step, dtype=np.int64)
+        return {name: column.of(counts, steps) for name, column in self._measured.items()}
 
     def read(self) -> None:
         """Read the new lines. Raises CheckpointError if the file cannot be read."""
@@ -220,19 +204,12 @@ class _MetricsReader:
                 self.skipped += 1
                 continue
             if len(row) > 4:
-                self._add_extras(len(self._step), start, step, extras_of(row))
+                for name, field in FIELDS.items():
+                    if name in row:
+                        self._measured[field.column].add(len(self._step), start, field, name, field.read(row[name]))
+                if isinstance(row.get("stopped"), str):
+                    self.stopped = step, row["stopped"]
             self._step.append(step)
             for column, name in zip(self.columns, _COLUMNS, strict=True):
                 value = row.get(name)
                 column.append(value if type(value) is float else number_or_nan(value))
-
-    def _add_extras(self, line: int, start: int, step: int, extras: Mapping[str, Any]) -> None:
-        """Add the fields that only some lines have."""
-        for name, (column, before) in _POINTS.items():
-            if name in extras:
-                self.points[column].add(line, before, extras[name])
-        for values in self.values.values():
-            for part in values.parts(extras):
-                values.add(line, start, part)
-        if "stopped" in extras:
-            self.stopped = step, extras["stopped"]

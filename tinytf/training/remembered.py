@@ -9,8 +9,8 @@ from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import read_json
 from tinytf.outputs import make_folder, write_state
+from tinytf.runs.run_files import CORPUS, PIPED
 from tinytf.text.corpus import Corpus, OnRead, Reading, find_files, ignore_progress
-from tinytf.training.folder.run_files import CORPUS, PIPED
 
 
 def remember(run: Path, corpus: Corpus) -> None:

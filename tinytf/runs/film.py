@@ -16,11 +16,11 @@ from safetensors import SafetensorError, safe_open
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import read_json, resolve_links
 from tinytf.report import Report, derived, plain
+from tinytf.runs.history import NAMES, History, Sample, Series
+from tinytf.runs.lines import json_or_none
+from tinytf.runs.reader import read_history
+from tinytf.runs.run_files import FRAMES, PROBES, frame_step
 from tinytf.tables import Array
-from tinytf.training.folder.history import NAMES, History, Sample, Series
-from tinytf.training.folder.lines import json_or_none
-from tinytf.training.folder.reader import read_history
-from tinytf.training.folder.run_files import FRAMES, PROBES, frame_step
 
 Numbers = NDArray[np.float32]
 KINDS = ("punctuation", "spelling", "words", "names", "copying")

@@ -13,12 +13,12 @@ import numpy as np
 from tinytf.errors import TinytfError
 from tinytf.files import resolve_links
 from tinytf.report import Report, plain
+from tinytf.runs.history import History, Series
+from tinytf.runs.reader import RunReader, read_history
+from tinytf.runs.run_files import find_runs, is_stopped
+from tinytf.runs.verdict import NOISE, verdict_of
 from tinytf.sentences import choices, first_of, listed
 from tinytf.text.printable import printable
-from tinytf.training.folder.history import History, Series
-from tinytf.training.folder.reader import RunReader, read_history
-from tinytf.training.folder.run_files import find_runs, is_stopped
-from tinytf.training.folder.verdict import NOISE, verdict_of
 
 _NAMED = 3
 """The most settings that the sentence of several runs names."""

@@ -11,8 +11,7 @@ from tinytf.errors import TinytfError, UsageError
 from tinytf.files import resolve_links
 from tinytf.kept import RUN, Kept
 from tinytf.outputs import make_folder, remove, remove_all, remove_folder, require_outside, writing
-from tinytf.text.corpus import Corpus
-from tinytf.training.folder.run_files import (
+from tinytf.runs.run_files import (
     CORPUS,
     LOCK,
     METRICS,
@@ -23,6 +22,7 @@ from tinytf.training.folder.run_files import (
     is_free,
     written_files,
 )
+from tinytf.text.corpus import Corpus
 
 
 @contextmanager

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tinytf.errors import TinytfError, UsageError
 from tinytf.files import path_exists
-from tinytf.training.folder.reader import read_history
-from tinytf.training.folder.run_files import METRICS, RECIPE, find_runs
+from tinytf.runs.reader import read_history
+from tinytf.runs.run_files import METRICS, RECIPE, find_runs
 
 RUNS = Path("runs")
 """The folder of new runs, in the current one."""

@@ -1,1 +1,0 @@
-"""The folder of a run: its files, their readers, and reports on them."""
