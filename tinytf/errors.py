@@ -30,7 +30,12 @@ def at_line(number: int, name: str) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        raise UsageError(f"line {number:,} of {name}: {error.message}", error.hint) from None
+        kind = type(error) if isinstance(error, UnevenError) else UsageError
+        raise kind(f"line {number:,} of {name}: {error.message}", error.hint) from None
+
+
+class UnevenError(UsageError):
+    """Two texts with different numbers of tokens, which a question compares token by token."""
 
 
 class ConfigError(UsageError):

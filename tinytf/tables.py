@@ -1,9 +1,12 @@
 """A report as a table, for CSV: a row a record; a tensor as a map, or with a row for each number."""
 
 import itertools
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, Any
 
 from tinytf.sentences import apart
 
@@ -177,13 +180,25 @@ def records_in(data: Mapping[str, Any], path: Sequence[str]) -> Iterator[Mapping
         yield from ({**outer, **inner} for inner in records_in(record, rest))
 
 
-def joined(sheets: Iterable[Sheet]) -> Sheet:
-    """Sheets stacked into one, with the number of each in a first column."""
-    parts = list(sheets)
-    columns = list(dict.fromkeys(name for part in parts for name in part.columns))
-    rows = (
-        [number, *(cells.get(name) for name in columns)]
-        for number, part in enumerate(parts)
-        for cells in (dict(zip(part.columns, row, strict=True)) for row in part.rows)
-    )
-    return Sheet(["result", *columns], rows)
+def joined(sheets: Iterable[Sheet]) -> Sheet | None:
+    """Sheets stacked into one, with the number of each in a first column; None for no sheets.
+
+    Until all columns are known, the rows wait in a temporary file: however many sheets there are, one is in memory.
+    """
+    columns: list[str] = []
+    waiting = TemporaryFile()  # noqa: SIM115 - the rows close it
+    for number, sheet in enumerate(sheets):
+        columns += [name for name in dict.fromkeys(sheet.columns) if name not in columns]
+        for row in sheet.rows:
+            cells = dict(zip(sheet.columns, row, strict=True))
+            pickle.dump([number, *map(cells.get, columns)], waiting)
+    return Sheet(["result", *columns], _waiting_rows(waiting, 1 + len(columns))) if columns else None
+
+
+def _waiting_rows(file: IO[bytes], width: int) -> Iterator[Row]:
+    with file:
+        file.seek(0)
+        with suppress(EOFError):
+            while True:
+                row = pickle.load(file)
+                yield row + [None] * (width - len(row))

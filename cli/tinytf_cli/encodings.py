@@ -73,12 +73,12 @@ def _texts(value: Any, wide: bool) -> Iterator[str]:
     if isinstance(value, Mapping):
         yield from _members(value, wide or _is_wide(value))
     elif isinstance(value, (list, tuple, Iterator)):
-        items, between = iter(value), ""
+        items, between, size = iter(value), "", _AT_ONCE if isinstance(value, (list, tuple)) else 1
         yield "["
-        while some := list(itertools.islice(items, _AT_ONCE)):
+        while some := list(itertools.islice(items, size)):
             if _PLAIN.issuperset(map(type, some)):
                 yield between + _dumps(_jsonable(some, wide))[1:-1]
-                between = ", "
+                between, size = ", ", _AT_ONCE
                 continue
             for item in some:
                 yield between

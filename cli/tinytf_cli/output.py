@@ -98,12 +98,13 @@ class Output:
     def show_all(self, parts: Iterable[Shown], kind: str, lines: bool) -> None:
         """Write one report, or with ``lines`` several. A stream shows each at once; JSON and files join them into one.
 
-        ``kind`` is the plural that names their list there.
+        ``kind`` is the plural that names their list there. None is kept once it is written, but for tensors.
         """
         if lines and (self.file is not None or self.format not in ("text", "ndjson")):
             from tinytf_cli.views.joined import Joined
 
-            self.show(Shown(Joined(kind=kind, parts=tuple(parts))))
+            twice = self.file is not None and self.file.suffix.lower() == ".safetensors"
+            self.show(Shown(Joined(kind=kind, parts=tuple(parts) if twice else parts)))
             return
         with self.paged() as output:
             for number, part in enumerate(parts):

@@ -55,6 +55,33 @@ def lead(model: tinytf.Model, text: str, answer: str, versus: str) -> float:
     return float(logits[model.find_token(answer)] - logits[model.find_token(versus)])
 
 
+UNEVEN: dict[str, dict[str, Any]] = {
+    "attention": {}, "ablate": {"sweep": "heads", "how": "resample"}, "patch": {"sweep": "heads"},
+}  # fmt: skip
+"""The questions that compare both texts of a pair token by token, beside circuits."""
+
+
+@pytest.mark.parametrize("question", UNEVEN)
+def test_one_uneven_pair_of_a_file_is_left_out_and_counted(tiny: tinytf.Model, question: str) -> None:
+    rows = [json.loads(line) for line in PLACES.read_text("utf-8").splitlines()[:4]]
+    uneven = {**rows[0], "corrupt": f"Oh. {rows[0]['corrupt']}"}
+    whole = ask(tiny, question, rows, **UNEVEN[question])
+    report = ask(tiny, question, [*rows[:2], uneven, *rows[2:]], **UNEVEN[question])
+    assert torch.equal(report.quantities[0].values, whole.quantities[0].values)
+    assert (whole.uneven, report.uneven) == ((), (3,))
+    assert report.to_dict()["pairs"]["uneven"] == [3]
+    assert report.sentence.replace("4 of 5 pairs", "4 pairs") == whole.sentence != report.sentence
+
+
+def test_a_circuit_leaves_out_an_uneven_pair(tiny: tinytf.Model) -> None:
+    rows = [json.loads(line) for line in PLACES.read_text("utf-8").splitlines()[:2]]
+    uneven = {**rows[0], "corrupt": f"Oh. {rows[0]['corrupt']}"}
+    one, other = (tiny.circuit(some, method="gradient", level="nodes", left_out=0) for some in (rows, [*rows, uneven]))
+    assert (other.n_pairs, other.uneven) == (2, (3,))
+    assert other.to_dict()["uneven"] == [3]
+    assert other.sentence == one.sentence.replace("the pairs have", "2 of 3 pairs have")
+
+
 # Against transformers
 
 

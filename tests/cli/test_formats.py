@@ -1,13 +1,17 @@
 """The same facts in every form: text, JSON, NDJSON, files of six kinds; the same bytes each time."""
 
 import csv
+import io
 import json
 import math
 import re
+import weakref
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import numpy as np
@@ -20,9 +24,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from tinytf.loading import Model, load
+from tinytf.report import Report
 from tinytf.trace.parameters import parse_any
 from tinytf.trace.trace import Trace
 from tinytf_cli import encodings
+from tinytf_cli.output import Output
+from tinytf_cli.terminal import detect
 
 EXTENSIONS = ("txt", "json", "ndjson", "html", "svg", "safetensors")
 WORDS = st.text(max_size=4)
@@ -508,3 +515,45 @@ def test_json_in_pieces_is_the_json_of_the_whole(data: dict[str, Any], size: int
         pieces = [*encodings.json_pieces(lazy(data), wide=True)]
     assert json.loads("".join(pieces)) == data
     assert "".join(pieces) == encodings.to_json(data, wide=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer(Report):
+    """A report of one row, the last of which has a column that the others lack."""
+
+    KIND = "answer"
+    EVENTS: ClassVar = {"rows": "row"}
+    number: int
+
+    def fields(self) -> dict[str, Any]:
+        late = {"late": 1.5} if self.number == 49 else {}
+        return {"rows": [{"value": self.number, "word": "a,b", **late}]}
+
+
+@pytest.mark.parametrize("name", ["json", "csv", "markdown", "ndjson", "a.json", "a.csv", "a.md", "a.ndjson"])
+def test_no_report_is_kept_once_it_is_written(name: str, tmp_path: Path) -> None:
+    """However many texts there are, the answers to a few are in memory."""
+    alive: list[weakref.ref[Answer]] = []
+    most = 0
+
+    def answers() -> Iterator[Answer]:
+        nonlocal most
+        for number in range(50):
+            report = Answer(number=number)
+            alive.append(weakref.ref(report))
+            yield report
+            most = max(most, sum(one() is not None for one in alive))
+
+    stream, file = io.StringIO(), tmp_path / name if "." in name else None
+    form = {"md": "markdown"}.get(name.split(".")[-1], name.split(".")[-1])
+    output = Output(detect(stream), form, file, stdout=stream, stderr=None)
+    assert output.draw_all(answers(), "answers", lines=True) == 0
+    written = stream.getvalue() if file is None else file.read_text("utf-8")
+    if form == "json":
+        values = [answer["rows"][0]["value"] for answer in json.loads(written)["answers"]]
+        assert values == list(range(50))
+    if form == "csv":
+        rows = list(csv.reader(io.StringIO(written)))
+        assert rows[0] == ["result", "value", "word", "late"]
+        assert rows[1:] == [[str(i), str(i), "a,b", "1.5" if i == 49 else ""] for i in range(50)]
+    assert most <= 3

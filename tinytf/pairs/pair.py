@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias
 
-from tinytf.errors import UsageError, at_line
+from tinytf.errors import UnevenError, UsageError, at_line
 from tinytf.estimate import Estimate, mean_of
 from tinytf.metric import Answer, Asked, MetricFunction, answer_ids, continued
 from tinytf.report import Data, Report
@@ -183,7 +183,7 @@ class PairSet(Report):
         metric: str | MetricFunction | None = None,
         answer: Answer = None,
     ) -> tuple[EncodedPair, ...]:
-        """The pairs as tokens of the model; with ``even``, both texts of each have as many tokens.
+        """The pairs as tokens of the model; with ``even``, without those whose texts differ in their number of tokens.
 
         ``metric`` is what is asked of them, by default ``logit_diff``, and ``answer`` stands for the answers of all
         pairs, such as a set of words.
@@ -191,10 +191,22 @@ class PairSet(Report):
         An answer is a word as it would continue its text: with a space before it where the vocabulary has such a
         token, and without one where a digit follows a digit. ``#ID`` names any other token.
 
-        Raises UsageError, with the line, for an answer that is not one token, and for uneven or equal texts.
+        Raises UsageError, with the line, for an answer that is not one token, for equal texts, and if no pair is even.
         """
-        wanted = Asked.of(model, metric, answer)
-        return tuple(self._encoded(model, pair, even, wanted) for pair in self.pairs)
+        wanted, encoded, errors = Asked.of(model, metric, answer), [], []
+        for pair in self.pairs:
+            try:
+                encoded.append(self._encoded(model, pair, even, wanted))
+            except UnevenError as error:
+                errors.append(error)
+        if not encoded:
+            raise errors[0]
+        return tuple(encoded)
+
+    def left_out_of(self, encoded: Sequence[EncodedPair]) -> tuple[int, ...]:
+        """The lines of the pairs that are not among ``encoded``, as their texts are uneven."""
+        kept = {id(each.pair) for each in encoded}
+        return tuple(pair.number for pair in self.pairs if id(pair) not in kept)
 
     def _encoded(self, model: TextModel, pair: Pair, even: bool, wanted: Asked) -> EncodedPair:
         with at_line(pair.number, self.name):
@@ -206,7 +218,7 @@ class PairSet(Report):
             if asked.answer is not None and asked.answer == asked.versus:
                 raise UsageError("answer and versus are one token")
             if even and len(clean.tokens) != len(corrupt.tokens):
-                raise UsageError(
+                raise UnevenError(
                     f"the texts have {len(clean.tokens):,} and {len(corrupt.tokens):,} tokens, clean and corrupt",
                     "change words so that both have the same number of tokens",
                 )

@@ -28,7 +28,7 @@ from tinytf_cli.views.blocks import (
     Table,
 )
 from tinytf_cli.views.draw import Display, draws, model_of
-from tinytf_cli.views.parts import LONG_STACK, full_scale, interval, note, numbered, side, signed_bars, verdict
+from tinytf_cli.views.parts import LONG_STACK, full_scale, interval, note, numbered, side, signed_bars, uneven, verdict
 
 _EDGES, _NODES, _READ, _DRAWN = 5, 8, 4, 150
 """Edges and nodes on one screen, the edges that are named beside a node, and the most in a picture."""
@@ -81,6 +81,7 @@ def circuit(report: Circuit, terminal: Terminal, display: CircuitDisplay) -> Ite
     source = "from" if choice.chosen_from is None else f"on {_file_name(choice.chosen_from)}; run on"
     yield from banner(model_of(report))
     yield Heading("circuit", f"{how}, {source} {plural(report.n_pairs, 'pair')} of {_file_name(report.pairs)}")
+    yield from uneven(report.uneven)
     yield from _kept(report)
     picture = _picture(report)
     lines = min(len(picture.row_labels), LONG_STACK)

@@ -1,6 +1,6 @@
 """Several reports of one command as one report, for JSON and for files."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -13,19 +13,26 @@ from tinytf_cli.views.draw import Display, Shown, draws
 
 @dataclass(frozen=True, kw_only=True)
 class Joined(Report):
-    """Several reports. ``kind`` is their plural, and the key of their list in JSON."""
+    """Several reports. ``kind`` is their plural, and the key of their list in JSON.
+
+    ``parts`` may be an iterator, which one writing takes up; a file of tensors reads them twice.
+    """
 
     KIND: ClassVar = "joined"
 
     kind: str
-    parts: tuple[Shown, ...]
+    parts: Iterable[Shown]
 
     @property
-    def reports(self) -> list[Report]:
-        return [part.report for part in self.parts]
+    def reports(self) -> Iterator[Report]:
+        return (part.report for part in self.parts)
 
     def to_dict(self) -> dict[str, Any]:
-        reports = [report.to_dict() for report in self.reports]
+        data = self.streamed()
+        return {**data, self.kind: list(data[self.kind])}
+
+    def streamed(self) -> dict[str, Any]:
+        reports = (report.to_dict() for report in self.reports)
         return {"schema_version": SCHEMA_VERSION, "kind": self.kind, self.kind: reports}
 
     def events(self) -> Iterator[dict[str, Any]]:
@@ -46,8 +53,7 @@ class Joined(Report):
         return {"kind": self.kind, self.kind: [report.metadata() for report in self.reports]}
 
     def sheet(self, *, long: bool = False) -> Sheet | None:
-        sheets = [report.sheet(long=True) for report in self.reports]
-        return joined(sheet for sheet in sheets if sheet) if any(sheets) else None
+        return joined(sheet for report in self.reports if (sheet := report.sheet(long=True)))
 
 
 @draws(Joined)

@@ -25,6 +25,7 @@ from tinytf_cli.views.parts import (
     signed_bars,
     size_column,
     stopped,
+    uneven,
 )
 from tinytf_cli.views.patch import agreement
 from tinytf_cli.views.steps import as_array, largest
@@ -57,6 +58,7 @@ def over_pairs(report: OverPairs, terminal: Terminal, display: OverPairsDisplay)
     yield Heading(in_words(report.asked), report.over)
     yield note(f"{source}: {report.words}")
     yield from stopped(report.interrupted, len(report.examples), report.n_pairs, "pairs")
+    yield from uneven(report.uneven)
     clean, corrupt = report.leads
     words: list[Piece] = [f"{report.metric.words} is on average "]
     if report.right is not None:

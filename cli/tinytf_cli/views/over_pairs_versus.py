@@ -9,7 +9,7 @@ from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Piece, Span, Table
 from tinytf_cli.views.draw import draws, model_of
 from tinytf_cli.views.over_pairs import TABLE_ROWS, OverPairsDisplay, in_words, number_form
-from tinytf_cli.views.parts import folded, head_map, interval, map_digits, note, signed_bars, stopped
+from tinytf_cli.views.parts import folded, head_map, interval, map_digits, note, signed_bars, stopped, uneven
 from tinytf_cli.views.steps import as_array, largest
 
 
@@ -22,6 +22,7 @@ def over_pairs_versus(report: OverPairsVersus, terminal: Terminal, display: Over
     yield note(report.first.words)
     for name, each in zip(report.names, both, strict=True):
         yield from stopped(each.interrupted, len(each.examples), each.n_pairs, f"pairs of {name}")
+        yield from uneven(each.uneven, f" of {name}")
     yield Table(
         [
             Column("", list(report.names), shrink=20, said=""),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.cells import cell_len, set_cell_size
 
-from tinytf.sentences import NOT_FINITE
+from tinytf.sentences import NOT_FINITE, first_of
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
@@ -300,6 +300,14 @@ def stopped(
     """A note if Ctrl-C ended a measurement, with the ``rest`` of its sentence."""
     if interrupted:
         yield note(f"stopped after {done:,} of {of:,} {noun}{rest}")
+
+
+def uneven(lines: Sequence[int], of: str = "") -> Iterator[Block]:
+    """A note about pairs, ``of`` a file, that were left out: their lines."""
+    if lines:
+        named = first_of([f"{line:,}" for line in lines], 8)
+        words = "as its texts have" if len(lines) == 1 else "as their texts have"
+        yield note(f"left out line{'s' * (len(lines) > 1)} {named}{of}, {words} different numbers of tokens")
 
 
 def head_map(

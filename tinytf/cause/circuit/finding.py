@@ -15,7 +15,7 @@ from tinytf.cause.circuit.edges import METHODS, STEPS
 from tinytf.cause.circuit.file import read_circuit, written
 from tinytf.cause.circuit.graph import EMBEDDINGS, LOGITS, graph_of
 from tinytf.cause.circuit.running import Runs
-from tinytf.cause.over_pairs.report import without_effect
+from tinytf.cause.over_pairs.report import of_pairs, without_effect
 from tinytf.errors import TinytfError, UsageError
 from tinytf.estimate import Estimate, estimates, mean_of
 from tinytf.metric import Answer, Asked, Measure, MetricFunction
@@ -40,6 +40,7 @@ _SAME = 1e-5
 class Circuit(Report):
     """The edges of a model that keep a share of the lead of answers over versus, in ``n_pairs`` pairs of ``pairs``.
 
+    ``uneven`` are the lines of pairs that were left out, as their texts have different numbers of tokens.
     ``clean`` and ``corrupt`` are the mean leads, or another ``metric``, in the plain runs, ``effect`` their difference,
     and ``separated`` counts the pairs whose lead is larger in the clean one. ``faithfulness`` is (lead of the circuit −
     corrupt) / (clean − corrupt), a ratio of means; ``complement`` that of the run of all other edges (Marks et al.
@@ -64,6 +65,7 @@ class Circuit(Report):
     wanted: Asked = field(repr=False, compare=False)
     example: Encoding = field(repr=False, compare=False)
     versus: Overlap | None = None
+    uneven: tuple[int, ...] = ()
     stopped: bool = False
 
     @property
@@ -89,14 +91,16 @@ class Circuit(Report):
     def in_a_sentence(self) -> str:
         """How many edges or nodes keep how much of the effect, and the head or feed-forward that is needed most."""
         if no_effect := without_effect(self.effect, self.metric):
-            return f"Over {self.n_pairs:,} pairs, {no_effect}."
+            return f"Over {of_pairs(self.n_pairs, self.uneven)}, {no_effect}."
         number, of, what = self.n_edges, self.n_all, "edges"
         if self.choice.level == "nodes":
             number = sum(node.name not in (EMBEDDINGS, LOGITS) for node in self.nodes)
             of, what = self.choice.graph.n_senders - 1, "heads and feed-forwards"
         share = self.faithfulness.value
         kept = f"{number:,} of {of:,} {what} keep{'s' * (number == 1)} {percent(share) if share > 0 else 'none'}"
-        kept = f"{kept} of the effect that the pairs have on "
+        kept = (
+            f"{kept} of the effect that {of_pairs(self.n_pairs, self.uneven) if self.uneven else 'the pairs'} have on "
+        )
         kept = f"{kept}{'the answer' if self.metric.is_lead else self.metric.words}"
         senders = self.nodes[:-1]
         left = {node.name: node.without for node in senders if node.without is not None and node.name != EMBEDDINGS}
@@ -141,7 +145,7 @@ class Circuit(Report):
         """The circuit in the members of circuit-tracer's graphs, and how it was found and measured beside them."""
         choice, model = self.choice, "" if self.about is None else self.about.model.name
         return {
-            **self.members("pairs", "n_pairs"),
+            **self.members("pairs", "n_pairs", "uneven"),
             **{name: getattr(choice, name) for name in ("level", "method", "steps", "keep", "chosen_from")},
             **self.members("metric", "clean", "corrupt", "effect", "separated"),
             "edges": self.n_edges,
@@ -213,7 +217,7 @@ class _Measuring:
         graph = graph_of(model.transformer)
         encoded = pairs.encoded(model, metric=wanted.metric, answer=wanted.answer)
         self.wanted = wanted
-        self.example = encoded[0].clean
+        self.example, self.uneven = encoded[0].clean, pairs.left_out_of(encoded)
         self.runs = Runs(model.transformer, graph, encoded)
         clean, corrupt = self.runs.clean, self.runs.corrupt
         if not bool(clean.isfinite().all() and corrupt.isfinite().all()):
@@ -266,6 +270,7 @@ class _Measuring:
         return Circuit(
             pairs=self.pairs.name,
             n_pairs=runs.n_pairs,
+            uneven=self.uneven,
             clean=mean_of(runs.clean, self.seed),
             corrupt=mean_of(runs.corrupt, self.seed),
             effect=mean_of(runs.clean - runs.corrupt, self.seed),

@@ -106,10 +106,7 @@ class OverPairsVersus(Report):
             "metric": first.metric.to_dict(),
             "words": first.words,
             "sweep": first.sweep,
-            "pairs": [
-                {"name": each.pairs, "where": list(each.where), "count": each.n_pairs, "effect": each.effect.to_dict()}
-                for each in (first, self.second)
-            ],
+            "pairs": [{**each.of_file, "effect": each.effect.to_dict()} for each in (first, self.second)],
             **self.members("interrupted"),
             "quantity": first.quantities[0].to_dict(),
             "rows": [{**first.where_of(each.row), **each.to_dict()} for each in self.differences],

@@ -15,7 +15,7 @@ from tinytf.estimate import LEAST, Estimate, estimates, mean_of
 from tinytf.metric import Measure
 from tinytf.pairs.pair import Pair
 from tinytf.report import Data, Report, Verified
-from tinytf.sentences import from_where_on, listed
+from tinytf.sentences import from_where_on, listed, plural
 from tinytf.tables import Array
 
 IN_ORDER = {"lens": -1, "score": 0}
@@ -109,7 +109,8 @@ class OverPairs(Report):
 
     ``metric`` is what was followed in its runs, by default the lead of the answer.
 
-    ``examples`` are the measured pairs, of ``n_pairs``. ``rows`` × ``quantities`` hold the numbers. ``sweep`` says what
+    ``examples`` are the measured pairs, of ``n_pairs``; ``uneven`` are the lines of those that were left out, as their
+    texts have different numbers of tokens. ``rows`` × ``quantities`` hold the numbers. ``sweep`` says what
     every row is one of, where steps were changed one by one; ``columns`` name the positions of its map. Examples are
     ranked by the first quantity of the row ``by``, an index. ``checks`` compare a padded batch with the run of one
     pair, and are the worst of what each pair must fulfil.
@@ -125,6 +126,7 @@ class OverPairs(Report):
     pairs: str
     where: tuple[str, ...]
     n_pairs: int
+    uneven: tuple[int, ...] = ()
     examples: tuple[Example, ...]
     rows: tuple[Row, ...]
     columns: tuple[str, ...]
@@ -264,8 +266,13 @@ class OverPairs(Report):
 
     @property
     def over(self) -> str:
-        """``over 40 pairs``."""
-        return f"over {len(self.examples):,} pair{'s' if len(self.examples) != 1 else ''}"
+        """``over 40 pairs``, or ``over 39 of 40 pairs``."""
+        return f"over {of_pairs(len(self.examples), self.uneven)}"
+
+    @property
+    def of_file(self) -> dict[str, Any]:
+        """The file of pairs, which of them were chosen, and how many were asked."""
+        return {"name": self.pairs, "where": list(self.where), "count": self.n_pairs, "uneven": list(self.uneven)}
 
     def fields(self) -> dict[str, Any]:
         starts = self.leads_from if self.asked == "lens" else []
@@ -275,7 +282,7 @@ class OverPairs(Report):
             **self.members("metric"),
             "words": self.words,
             "sweep": self.sweep,
-            "pairs": {"name": self.pairs, "where": list(self.where), "count": self.n_pairs},
+            "pairs": self.of_file,
             **self.members("interrupted", "right"),
             "lead": dict(zip(("clean", "corrupt"), (lead.to_dict() for lead in self.leads), strict=True)),
             **self.members("effect"),
@@ -320,6 +327,11 @@ class OverPairs(Report):
                 values = [estimate.value for estimate in quantity.means]
                 arrays.append(Array.of(f"map.{quantity.name}", self.map_axes, self.map_of(values)))
         return arrays
+
+
+def of_pairs(count: int, uneven: Sequence[int]) -> str:
+    """``40 pairs``, or ``39 of 40 pairs`` where one is ``uneven``."""
+    return f"{f'{count:,} of ' if uneven else ''}{plural(count + len(uneven), 'pair')}"
 
 
 def interval(estimate: Estimate, form: str = "+.3g") -> str:

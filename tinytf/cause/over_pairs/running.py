@@ -174,6 +174,7 @@ def ask(
         pairs=pairs.name,
         where=tuple(where),
         n_pairs=len(encoded),
+        uneven=pairs.left_out_of(encoded),
         examples=tuple(
             Example(encoded[i].pair, clean, corrupt, clean > 0 if measure.is_lead else None)
             for i, (clean, corrupt) in zip(numbers, leads.tolist(), strict=True)
