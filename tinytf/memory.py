@@ -84,26 +84,34 @@ def in_large_pages(count: int, like: Tensor) -> Tensor:
     return torch.empty(count, dtype=like.dtype, device=like.device)
 
 
-_PAGE_OUT = 21
-"""Linux's MADV_PAGEOUT, which keeps what was written to a page."""
+_DROP, _PAGE_OUT = 4, 21
+"""Linux's MADV_DONTNEED, which forgets what was written to a page, and MADV_PAGEOUT, which keeps it."""
 
 
 def page_out(files: Iterable[Path]) -> None:
     """Let go of the pages of mapped ``files`` that are in memory: they are read again when they are used.
 
-    Where the system has no such call, nothing happens.
+    A mapping that nobody wrote to leaves its pages in the system's cache of files, for the next process. Where the
+    system has no such calls, nothing happens.
     """
     paths = {str(path.resolve()) for path in files}
     try:
-        lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines() if paths else []
+        lines = Path("/proc/self/smaps").read_text(errors="surrogateescape").splitlines() if paths else []
     except OSError:
         return
-    system = ctypes.CDLL(None)
+    system, mapping = ctypes.CDLL(None), None
+    written = 0
     for line in lines:
-        addresses, *_, path = line.split(maxsplit=5)
-        if path in paths:
-            first, last = (int(address, 16) for address in addresses.split("-"))
-            system.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), _PAGE_OUT)
+        key, *words = line.split(maxsplit=5)
+        if not key.endswith(":"):
+            path = words[-1] if len(words) == 5 else ""
+            mapping, written = ([int(address, 16) for address in key.split("-")] if path in paths else None), 0
+        elif key in ("Anonymous:", "Swap:"):
+            written += int(words[0])
+        elif key == "VmFlags:" and mapping is not None:
+            first, last = mapping
+            advice = _PAGE_OUT if written else _DROP
+            system.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)
 
 
 def in_gib(number: int) -> str:

@@ -1,18 +1,22 @@
 """Weights that were moved side by side are the same parameters, with the same values, to everyone who asks."""
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from architectures import KINDS, config_of, lively, mixer_of, some_ids
 from reference import FAMILIES, is_encoder, pair
 from safetensors.torch import load_file
 from torch import Tensor
 
 from tinytf.checkpoints.huggingface.export import export
+from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.checkpoints.run import load_run, save_run
 from tinytf.config import ModelConfig
 from tinytf.generate.loop import stream
+from tinytf.memory import page_out
 from tinytf.model.layout import joined, lay_out, products
 from tinytf.model.transformer import Transformer
 from tinytf.sources import ASSETS
@@ -233,3 +237,38 @@ def test_an_optimiser_goes_on_with_a_model_that_was_laid_out_between_its_steps()
             lay_out(model)
     for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def resident(path: Path) -> int:
+    """The KiB of a mapped file that are in memory."""
+    lines = Path("/proc/self/smaps").read_text("utf-8").splitlines()
+    starts = [number for number, line in enumerate(lines) if line.endswith(str(path))]
+    return sum(int(lines[start + 4].removeprefix("Rss:").split()[0]) for start in starts)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
+def test_what_was_moved_is_not_in_memory_once_more_as_pages_of_its_file(tmp_path):
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "vocab_size": 300}
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, num_attention_heads=4)).save_pretrained(tmp_path)
+    opened = read_directory(tmp_path).load().transformer
+    (file,) = opened.mapped
+    expected = values_of(opened)  # which reads every page
+    before = resident(file.path)
+    lay_out(opened)
+    assert resident(file.path) < before / 5
+    assert_values(opened, expected)
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
+def test_pages_that_were_let_go_hold_what_was_written_to_them(tmp_path, written):
+    path = tmp_path / "numbers"
+    path.write_bytes(bytes(2**20))
+    numbers = torch.from_file(str(path), size=2**20, dtype=torch.uint8)  # mapped, private
+    numbers.sum()
+    if written:
+        numbers[5000] = 7
+    assert resident(path) >= 1024
+    page_out([path])
+    assert written or resident(path) == 0
+    assert numbers.sum() == 7 * written

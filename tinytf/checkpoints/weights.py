@@ -21,8 +21,6 @@ from tinytf.files import open_bytes, parse_json, read_json
 
 _NUMBERS_PER_PIECE = 4 * 2**20
 """The number of values that are converted at a time."""
-_BYTES_PER_MAPPING = 2**24
-"""The number of bytes that are copied from one mapping of a file before it is mapped again."""
 
 
 def _require_file(path: Path) -> None:
@@ -118,40 +116,30 @@ class Safetensors:
         return sum(math.prod(shape) for shape in others) * dtype.itemsize
 
     def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
-        with safe_open(self.path, framework="pt") as file:
-            retained = [name for name in self.shapes if name not in pieces]
-            views = {name: tensor for name in retained if (tensor := file.get_tensor(name)).dtype == dtype}
-        others = [name for name in self.shapes if name not in views]
-        self.mapped = (Mapped(self.path),) if views else ()
+        names = {name for name, (_, _, stored) in self._places.items() if stored == dtype and name not in pieces}
+        views = {}
+        if names:
+            with safe_open(self.path, framework="pt") as file:
+                views = {name: file.get_tensor(name) for name in self.shapes if name in names}
+            self.mapped = (Mapped(self.path),)
         yield from views.items()
         views.clear()
-        pending = [name for name in others if name in pieces]
-        while pending:  # map the file again now and then, to drop the pages that were read
-            with safe_open(self.path, framework="pt") as file:
-                n_bytes = 0
-                while pending and n_bytes < _BYTES_PER_MAPPING:
-                    piece = file.get_tensor(name := pending.pop())
-                    n_bytes += piece.nbytes
-                    yield name, piece.to(dtype)
-        for name in (name for name in others if name not in pieces):
-            stored = self.stored(name)
-            if stored.is_floating_point():
-                shape = stored.shape
-                del stored
-                yield name, self._converted(name, shape, dtype)
-            else:
-                yield name, stored
+        for name in (name for name in self.shapes if name not in names):
+            yield name, self._converted(name, dtype)
 
-    def _converted(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """A tensor in another dtype. The file is mapped again for every piece, to drop the pages that were read."""
-        result = torch.empty(shape, dtype=dtype)
-        if not shape:
-            with safe_open(self.path, framework="pt") as file:
-                return result.copy_(file.get_tensor(name))
-        step = max(1, _NUMBERS_PER_PIECE // max(1, result.numel() // max(1, shape[0])))
-        for first in range(0, shape[0], step):
-            with safe_open(self.path, framework="pt") as file:
-                result[first : first + step] = file.get_slice(name)[first : first + step]
+    def _converted(self, name: str, dtype: torch.dtype) -> Tensor:
+        """A tensor in memory, in ``dtype`` if it is floating point, converted piece by piece."""
+        start, count, stored = self._places[name]
+        if stored is None or not stored.is_floating_point or stored == dtype or not count:
+            tensor = self.stored(name)
+            return tensor.to(dtype) if tensor.is_floating_point() else tensor
+        require_same(self.path, self._identity)
+        result = torch.empty(self.shapes[name], dtype=dtype)
+        size, end = _NUMBERS_PER_PIECE * stored.itemsize, start + count
+        firsts = range(start, end, size)
+        for first, room in zip(firsts, result.view(-1).split(_NUMBERS_PER_PIECE), strict=True):
+            numbers = np.fromfile(self.path, np.uint8, min(size, end - first), offset=first)
+            room.copy_(torch.from_numpy(numbers).view(stored))
         return result
 
 

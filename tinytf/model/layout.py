@@ -2,15 +2,18 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tinytf.memory import in_large_pages
+from tinytf.memory import in_large_pages, page_out
 from tinytf.model.transformer import Transformer
 from tinytf.steps import operations
 from tinytf.steps.program import Instruction, Program
+
+_BYTES_PER_PIECE = 2**25
 
 
 def products(program: Program) -> list[list[Instruction]]:
@@ -60,8 +63,8 @@ def _room(tensor: Tensor) -> tuple[int, int]:
 def lay_out(model: Transformer) -> None:
     """Move the matrices of joined products side by side into large pages; their values do not change.
 
-    Works block by block, so that at most one block is in memory twice. Tensors that are already laid out stay, and so
-    do tensors created in inference mode, which cannot be moved.
+    Works block by block, so that at most one block is in memory twice; of mapped files, at most a piece. Tensors that
+    are already laid out stay, and so do tensors created in inference mode, which cannot be moved.
     """
     if any(parameter.is_inference() for parameter in model.parameters()):
         return
@@ -75,10 +78,19 @@ def lay_out(model: Transformer) -> None:
             continue
         buffer = in_large_pages(sum(parameter.numel() for parameter in parameters), parameters[0])
         for parameter, slot in zip(parameters, buffer.split([p.numel() for p in parameters]), strict=True):
-            parameter.data = slot.view(parameter.shape).copy_(parameter)
+            parameter.data = _moved(parameter, slot.view(parameter.shape), [mapped.path for mapped in model.mapped])
         new_rooms.add(_room(buffer))
     in_use = {_room(parameter) for parameter in model.parameters()}
     model.rooms = in_use & (model.rooms | new_rooms)
+
+
+def _moved(parameter: Tensor, slot: Tensor, files: Sequence[Path]) -> Tensor:
+    """``slot`` (out, …) with the numbers of a parameter; what was read of mapped ``files`` is let go piece by piece."""
+    rows = max(1, len(parameter) * _BYTES_PER_PIECE // max(1, parameter.nbytes))
+    for piece, place in zip(parameter.split(rows), slot.split(rows), strict=True):
+        place.copy_(piece)
+        page_out(files)
+    return slot
 
 
 @torch.inference_mode()
