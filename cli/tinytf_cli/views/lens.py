@@ -96,7 +96,7 @@ def _position(report: Lens, index: int, terminal: Terminal, display: LensDisplay
         ("KL", [Figure(float(stage.divergence[index]), "%.3f") for stage in stages]),
     ]
     ranks = [f"{rank + 1}." for rank in range(stages[0].top_ids.shape[1])]
-    yield from _grid(report, display, index, ranks, beside=beside, many="tokens", asked=display.top or display.all)
+    yield from _grid(report, display, index, ranks, beside=beside, many="ranks", asked=display.top or display.all)
     room = terminal.width if terminal.cuts else 10**6
     per_table = max(1, (room - 14) // _TRACKED)
     for first in range(0, len(report.tracked), per_table):
