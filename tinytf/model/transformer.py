@@ -434,9 +434,10 @@ class Transformer(nn.Module):
                 "give it: model.reading(TEXT)" if self.encoder else "give its states: --source FILE, or model.reading"
             )
             raise UsageError("this model reads another text, its source, and has none", hint)
-        steps = {"source": self.source(source.read_by(self.encoder).expand(len(ids), -1, -1))}
-        if self.config.source_projection:
-            steps["source.projected"] = self.source_projection(steps["source"])
+        states, steps = source.read_by(self.encoder).expand(len(ids), -1, -1), dict[str, Tensor]()
+        for step in table_of(self.config).before:
+            if step.of_source:
+                steps[step.name] = states = self.get_submodule(step.path)(states)
         return Carried(ids, {last: x, **steps}, types, source.mask)
 
     @property
