@@ -68,7 +68,8 @@ SOURCE: tuple[Step, ...] = (
          "embed", False, True, when=crosses, absent=_ABSENT, make=lambda o, _: o.Given()),
     Step("source.projected", "states of the encoder, projected", "{0}·W_XS + b_XS", ("source", "d_model"), ("source",),
          "embed", False, True, when=lambda c: c.source_projection,
-         absent="this model has one stack, or reads the states as they are", make=lambda o, _: o.Linear(True), module="source_projection", matrix="W_XS"),
+         absent="this model has one stack, or reads the states as they are", make=lambda o, _: o.Linear(True),
+         module="source_projection", matrix="W_XS"),
 )  # fmt: skip
 """What all layers read of the other stack."""
 ROWS: tuple[Step, ...] = (
