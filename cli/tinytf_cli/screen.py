@@ -28,6 +28,14 @@ class Screen:
     No terminal mode needs to be restored: there is no alternate screen, and the cursor rests below the picture.
     """
 
+    _drawn: list[int]
+    """The widths of the picture's lines."""
+    _scrolled: list[int]
+    """The widths of lines that a smaller screen pushed into its history."""
+    _row: int | None
+    """The row of the cursor, known once lines have scrolled away from a screen of ``_rows``."""
+    _rows: int
+
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
         self.forget()
@@ -59,13 +67,7 @@ class Screen:
 
     def forget(self) -> None:
         """Leave the present picture; draw the next one below it."""
-        self._drawn: list[int] = []
-        """The widths of the picture's lines."""
-        self._scrolled: list[int] = []
-        """The widths of lines that a smaller screen pushed into its history."""
-        self._row: int | None = None
-        """The row of the cursor, known once lines have scrolled away."""
-        self._rows = 0
+        self._drawn, self._scrolled, self._row, self._rows = [], [], None, 0
 
 
 def _rows_of(width: int, columns: int) -> int:
