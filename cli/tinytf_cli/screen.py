@@ -28,10 +28,17 @@ class Screen:
     No terminal mode needs to be restored: there is no alternate screen, and the cursor rests below the picture.
     """
 
+    _drawn: list[int]
+    """The widths of the picture's lines."""
+    _scrolled: list[int]
+    """The widths of lines that a smaller screen pushed into its history."""
+    _row: int | None
+    """The row of the cursor, known once lines have scrolled away from a screen of ``_rows``."""
+    _rows: int
+
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
-        self._drawn: list[int] = []
-        self._above = 0
+        self.forget()
 
     @property
     def size(self) -> tuple[int, int]:
@@ -42,19 +49,30 @@ class Screen:
         """Replace the last picture with ``lines``. Lines that do not fit on the screen are cut off at the end."""
         columns, rows = self.size
         lines = lines[: max(1, rows - 1)]
-        # A line drawn on a wider screen takes several rows on a narrower one.
-        taken = self._above + sum(max(1, -(-width // max(1, columns))) for width in self._drawn)
-        up = min(rows - 1, taken)
-        self._above = taken - up  # on a smaller screen these scrolled away; they return when it grows
+        widths = [*self._scrolled, *self._drawn]
+        heights = [_rows_of(width, columns) for width in widths]
+        # The cursor keeps its distance to the end of a screen that grows, above which scrolled lines return.
+        row = rows - 1 if self._row is None else min(rows - 1, self._row + max(0, rows - self._rows))
+        up = room = min(row, sum(heights))
+        while heights and heights[-1] <= room:
+            room -= heights.pop()
         back = f"\x1b[{up}A\r" if up else "\r"
         body = "".join(f"{line}\x1b[0m\x1b[K\n" for line in lines)
         self.stream.write(f"{_BEGIN_UPDATE}{back}{body}\x1b[J{_END_UPDATE}")
         self.stream.flush()
+        self._scrolled, self._rows = widths[: len(heights)], rows
         self._drawn = [cell_len(Text.from_ansi(line).plain) for line in lines]
+        if self._scrolled or self._row is not None:
+            self._row = min(rows - 1, row - up + sum(_rows_of(width, columns) for width in self._drawn))
 
     def forget(self) -> None:
         """Leave the present picture; draw the next one below it."""
-        self._drawn, self._above = [], 0
+        self._drawn, self._scrolled, self._row, self._rows = [], [], None, 0
+
+
+def _rows_of(width: int, columns: int) -> int:
+    """The rows of a line on a screen, perhaps a narrower one than it was drawn on."""
+    return max(1, -(-width // max(1, columns)))
 
 
 def forget_typed() -> None:

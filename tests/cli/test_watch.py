@@ -189,3 +189,7 @@ def test_a_screen_that_shrinks_and_grows_again_keeps_no_line_of_an_old_picture(m
     assert rows_up(80, 24, 18) == 11 + 7
     assert rows_up(40, 24, 18) == 23  # each line takes two rows
     assert rows_up(80, 24, 18) == 23
+    screen.forget()
+    assert [rows_up(80, 24, 18) for _ in range(2)] == [0, 18]
+    assert [rows_up(80, 12, 9) for _ in range(4)] == [11, 9, 9, 9]  # a picture that leaves rows of the screen empty
+    assert rows_up(80, 24, 18) == 9 + 7

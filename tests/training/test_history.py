@@ -21,7 +21,7 @@ from tinytf.runs.reader import RunReader, read_history
 from tinytf.runs.run_files import find_runs
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.metrics import Metrics
-from tinytf.training.observers.log import Pace
+from tinytf.training.observers.log import SpeedLog
 from tinytf.training.recipe import Recipe
 from tinytf.training.train import report_of, train
 
@@ -327,7 +327,7 @@ def test_the_speed_is_that_of_the_steps_and_not_of_what_passes_between_them(tmp_
     clock = [0.0]
     monkeypatch.setattr("tinytf.training.observers.log.time.monotonic", lambda: clock[0])
     run = made(tmp_path, line(1) + line(2), 2)
-    pace = Pace(run / "speed.jsonl")
+    pace = SpeedLog(run / "speed.jsonl")
     clock[0] = 7.0
     pace.start(0)
     for step, between in ((1, 5.0), (2, 1000.0)):
@@ -342,7 +342,7 @@ def test_the_speed_is_that_of_the_steps_and_not_of_what_passes_between_them(tmp_
 
 def test_a_resumed_run_has_no_speed_before_its_own_and_the_time_of_both_processes(tmp_path: Path) -> None:
     run = made(tmp_path, line(1) + line(40))
-    pace = Pace(run / "speed.jsonl")
+    pace = SpeedLog(run / "speed.jsonl")
     (run / "speed.jsonl").write_text('{"step": 40, "seconds": 9.5, "tokens_per_second": 800.0}\n', "utf-8")
     assert read_history(run).tokens_per_second == 800.0
     pace.start(40)

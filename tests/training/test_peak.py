@@ -11,7 +11,7 @@ from training_runs import RECIPE, STORY, changed
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
 from tinytf.runs.reader import read_history
-from tinytf.training.observers.log import Pace
+from tinytf.training.observers.log import SpeedLog
 from tinytf.training.train import train
 from tinytf.training.tuning import peak
 from tinytf.training.tuning.peak import matrix_peak, training_flops
@@ -51,7 +51,7 @@ def test_bfloat16_is_said_to_be_slower_where_its_products_are(tmp_path: Path, mo
 def test_mfu_is_work_times_speed_over_the_peak_and_measured_once(tmp_path: Path, monkeypatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("tinytf.training.observers.log.time.monotonic", lambda: clock[0])
-    pace = Pace(tmp_path / "speed.jsonl", lambda: {"flops_per_token": 100.0, "peak_flops": 4000.0})
+    pace = SpeedLog(tmp_path / "speed.jsonl", lambda: {"flops_per_token": 100.0, "peak_flops": 4000.0})
     pace.start(0)
     for step in (1, 2):
         clock[0] += 4.0

@@ -145,8 +145,9 @@ class Measured(Sequence[tuple[Any, ...]]):
     def _read(self, stream: IO[bytes], step: int, start: int, field: int, part: int) -> Any:
         stream.seek(start)
         row, name = json_or_none(stream.readline()), _NAMES[field]
-        same = isinstance(row, dict) and row.get("step") == step + FIELDS[name].before
-        parts = FIELDS[name].read(row.get(name)) if same else []
+        parts: Parts = []
+        if isinstance(row, dict) and row.get("step") == step + FIELDS[name].before:
+            parts = FIELDS[name].read(row.get(name))
         if part >= len(parts):
             raise CheckpointError(f"{self._path} changed while it was read", "read it again")
         return parts[part][0]

@@ -32,7 +32,7 @@ from tinytf.training.loop import Loop, Observer, Schedule
 from tinytf.training.metrics import Metrics
 from tinytf.training.observers.held_out import HeldOut
 from tinytf.training.observers.inside import Explanation, GradientNoise, Heads
-from tinytf.training.observers.log import Files, Log, Pace
+from tinytf.training.observers.log import Files, Log, SpeedLog
 from tinytf.training.observers.samples import Samples
 from tinytf.training.observers.saving import Saving
 from tinytf.training.observers.tensorboard import EventFiles
@@ -188,7 +188,7 @@ def give_observers(
         *(observer for observer in observers if not observer.reads_files),
         log,
         *(
-            [Pace(loop.out / SPEED, lambda: peak_of(loop.model.config, recipe, loop.device, group.count, on_note))]
+            [SpeedLog(loop.out / SPEED, lambda: peak_of(loop.model.config, recipe, loop.device, group.count, on_note))]
             if group.writes
             else []
         ),

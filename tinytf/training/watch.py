@@ -27,7 +27,7 @@ from tinytf.training.metrics import Metrics
 from tinytf.training.observers.inside import Heads
 from tinytf.training.observers.labels import Labels
 from tinytf.training.observers.layers import Layers, first_module
-from tinytf.training.observers.log import Log, Pace
+from tinytf.training.observers.log import Log, SpeedLog
 from tinytf.training.observers.spikes import Spikes
 from tinytf.training.observers.tensorboard import EventFiles
 from tinytf.training.recipe import Recipe
@@ -113,7 +113,7 @@ class Watch:
             shown = _Shown(opened.tokenizer.encode(text).ids)
             self.setup, self.batch = Setup(opened.transformer, opened.tokenizer, shown), shown.example
             self.observers.append(Heads(cast(Loop, self)))
-        self._pace = Pace(self.out / SPEED)
+        self._pace = SpeedLog(self.out / SPEED)
         self.observers += [Labels(every), *observers, Log(), self._pace, *([EventFiles()] if tensorboard else [])]
         self._losses: list[Tensor] = []
         self._adds_up = False

@@ -60,7 +60,7 @@ def train(report: Training, terminal: Terminal, display: Display) -> Iterator[Bl
         yield Heading("milestones", "what heads became", "attention")
         yield from (Line(f"step {step:,}: {words}", indent=2) for step, words in history.milestones[-8:])
     if (sample := history.sample) is not None:
-        how = f"temperature 0.8, seed {report.recipe.seed}" if config.causal else "the most probable word"
+        how = f"temperature 0.8, seed {report.recipe.seed}" if config.causal else "the most probable word at [MASK]"
         yield Heading("a sample", f"after {sample.step:,} steps, {how}", "output")
         yield from continuation(sample.prompt, sample.text)
     for update in report.updates:

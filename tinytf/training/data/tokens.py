@@ -109,12 +109,7 @@ def _fill(
 ) -> None:
     """Write the tokens of a corpus to a folder. Raises OSError."""
     cut, ends, table = _cut(tokenizer), _ends(tokenizer, sentences), _ids_of_characters(tokenizer)
-    index: dict[str, Any] = {
-        "format": FORMAT,
-        "fingerprint": fingerprint,
-        "dtype": dtype.str,
-        "held_out_share": held_out,
-    }
+    index: dict[str, Any] = {"format": FORMAT, "fingerprint": fingerprint, "dtype": dtype.str}
     make_folder(folder)
     # A folder without an index is never trusted, so remove the index first in case this process is killed.
     for stale in (folder / _INDEX, *chain(*(folder.glob(f".{part}.bin.*.part") for part in _PARTS))):
@@ -156,11 +151,6 @@ def _fill(
             **_write_ids(folder / f"{part}.bin", all_ids()),
             "groups": groups,
         }
-    names = (file.source.name.encode("utf-8", "surrogateescape") for file in corpus.files)
-    index["files"] = [
-        {"name": name.decode("utf-8", "backslashreplace"), "size": file.size, "sha256": file.sha256}
-        for name, file in zip(names, corpus.files, strict=True)
-    ]
     write_state(folder / _INDEX, to_json(index))
 
 

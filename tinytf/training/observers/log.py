@@ -84,7 +84,7 @@ class Log(Observer):
             sync_lines(self.loop.out / METRICS)
 
 
-class Pace(Observer):
+class SpeedLog(Observer):
     """Writes speed.jsonl, a line every two seconds; nothing in metrics.jsonl depends on the machine.
 
     A process begins with a line of 0 seconds. Tokens per second count only the time of steps, not of measuring
