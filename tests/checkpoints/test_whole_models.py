@@ -2,8 +2,10 @@
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
 import pytest
 import reference
@@ -11,11 +13,12 @@ import torch
 import transformers
 import whole_models
 from architectures import enliven, furthest
+from safetensors.torch import load_file, save_file
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from whole_models import build, outcome, registered
 
 from tinytf.checkpoints.huggingface.load import FAMILIES, checkpoint_of, read_directory
-from tinytf.checkpoints.huggingface.whole_model import SCALED_HEADS, TOWERS
+from tinytf.checkpoints.huggingface.whole_model import PUBLISHED, SCALED_HEADS, TOWERS
 from tinytf.checkpoints.load import Checkpoint
 from tinytf.errors import CheckpointError
 
@@ -82,20 +85,53 @@ def test_a_whole_model_without_a_head_has_none(tmp_path) -> None:
     assert furthest(ours(ids), model(input_ids=ids).last_hidden_state) < 1e-5
 
 
+@pytest.mark.share(6)
+@pytest.mark.parametrize("kind", [kind for kind in REGISTERED if kind in TOWERS])
+def test_a_whole_model_with_a_head_of_its_own_has_none_where_the_files_have_none(kind: str, tmp_path: Path) -> None:
+    opened = in_memory(kind, tmp_path, {"tie_word_embeddings": False}, without="lm_head.")
+    assert opened.config.head.kind == "none"
+    assert opened.table.head_of_class(REGISTERED[kind]) == "lm"  # by which a note says so
+    opened.plan()
+    tied = in_memory(kind, tmp_path, {"tie_word_embeddings": True}, without="lm_head.").config.tied_head
+    assert tied == (kind not in PUBLISHED)
+
+
+def test_a_whole_model_that_lacks_its_head_says_so(tmp_path) -> None:
+    build("llava", REGISTERED["llava"], tie_word_embeddings=False).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file(
+        {name: tensor for name, tensor in tensors.items() if "lm_head" not in name}, tmp_path / "model.safetensors"
+    )
+    opened = read_directory(tmp_path)
+    assert opened.config.head.kind == "none"
+    assert any(note.startswith("opened without its head: config.json says 'Llava") for note in opened.notes)
+
+
 def test_a_prompt_that_a_processor_would_let_see_later_tokens_is_said(tmp_path) -> None:
     build("paligemma", REGISTERED["paligemma"]).model.save_pretrained(tmp_path)
     assert any(note.startswith("a prompt is read causally") for note in read_directory(tmp_path).notes)
 
 
-def in_memory(kind: str, folder: Path, **more: tuple[int, ...]) -> Checkpoint:
-    """What is opened of a whole model's names and shapes, and some more."""
+def in_memory(
+    kind: str,
+    folder: Path,
+    keys: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    without: str = "(",
+    **more: tuple[int, ...],
+) -> Checkpoint:
+    """What is opened of a whole model's names and shapes, with other ``keys`` outside and in its text part.
+
+    Names that hold ``without`` are left out, and some ``more`` are added.
+    """
     try:
         with torch.device("meta"):
             model = getattr(transformers, REGISTERED[kind])(whole_models.tiny(kind))
     except Exception as error:
         pytest.skip(f"not built: {error}")
-    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    data = json.loads(model.config.to_json_string())
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if without not in name}
+    data = json.loads(model.config.to_json_string()) | keys
+    data["text_config"] = data.get("text_config", {}) | keys
     stored = lambda name: torch.zeros(shapes[name])  # noqa: E731
     return checkpoint_of(data, lambda: SimpleNamespace(shapes=shapes | more, stored=stored), folder, folder)  # type: ignore[arg-type,return-value]
 

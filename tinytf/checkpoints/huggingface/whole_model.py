@@ -124,6 +124,10 @@ class TextPart(Family):
             ),
         )
 
+    def head_of_class(self, name: str) -> str:
+        """Our word for the head of a class of transformers; that of a whole model predicts tokens."""
+        return super().head_of_class(name) if name.endswith("Model") else "lm"
+
     def plain(self, stored: str) -> str:
         """A stored name without the prefix of its part."""
         stored = self._respelled(stored)
@@ -153,6 +157,8 @@ def _first(name: str, prefix: str) -> str:
 def keys_of_text(data: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of the text part: those of its own table ``text``, and those of the whole model that count more."""
     keys = {**text, **{key: data[key] for key in _OUTSIDE if key in data}}
+    if text.get("tie_word_embeddings"):  # either one ties them in some models; it counts where no head is stored
+        keys["tie_word_embeddings"] = True
     if data.get("model_type") == "paligemma":  # its mask is made outside, and is causal but for a marked prefix
         keys.pop("use_bidirectional_attention", None)
     return keys
@@ -173,7 +179,10 @@ def text_part(family: Family, whole: str) -> TextPart:
         stored = f"{_HEAD}.weight" in tensors
         classes = data.array("architectures", str, ())
         predicts = any(not name.endswith("Model") for name in classes)
-        tied = not stored and (predicts or draft["tied_head"])  # transformers unties a stored head that differs
+        untied = data.data.get("tie_word_embeddings") is False
+        tied = not (stored or untied) and (
+            predicts or draft["tied_head"]
+        )  # transformers unties a stored head that differs
         if not (stored or tied):
             return {}
         return {"head": "lm", "tied_head": tied, "head_bias": f"{_HEAD}.bias" in tensors, **plain_head}
