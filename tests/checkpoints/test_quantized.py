@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ import transformers
 from architectures import enliven, furthest
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.checkpoints.load import Checkpoint
+from tinytf.checkpoints.quantized import QuantizedWeights, settings_of
 from tinytf.errors import CheckpointError
 
 Tensors = dict[str, Tensor]
@@ -421,3 +424,28 @@ def test_blocks_of_unknown_size_are_refused_rather_than_guessed(tmp_path):
     (tmp_path / "config.json").write_text(text, "utf-8")
     with pytest.raises(CheckpointError, match=r"blocks whose size config\.json does not give"):
         read_directory(tmp_path).load()
+
+
+@pytest.mark.parametrize("name", ["weight_scale_inv", "scale", "qscale_weight"])
+@pytest.mark.parametrize("kind", ["blocks of FP8", "one scale", "MXFP4 by exponents in bytes", "MXFP4 by exponents"])
+def test_matrices_among_those_of_fp8_are_what_transformers_reads(name: str, kind: str) -> None:
+    generator = torch.Generator().manual_seed(5)
+    exponents = torch.randint(120, 130, (64, 3), generator=generator, dtype=torch.uint8)
+    stored = {
+        "blocks of FP8": (torch.randn(64, 96, generator=generator).to(torch.float8_e4m3fn), torch.rand(2, 2)),
+        "one scale": (torch.randn(64, 96, generator=generator).to(torch.float8_e4m3fn), torch.rand(1, 1)),
+        "MXFP4 by exponents in bytes": (torch.randint(-128, 128, (64, 48), dtype=torch.int8), exponents),
+        "MXFP4 by exponents": (
+            torch.randint(-128, 128, (64, 48), dtype=torch.int8),
+            exponents.view(torch.float8_e8m0fnu),
+        ),
+    }[kind]
+    tensors = dict(zip(("a.weight", f"a.{name}"), stored, strict=True))
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    files: Any = SimpleNamespace(shapes=shapes, stored=tensors.__getitem__)
+    said = settings_of({"quantization_config": {"quant_method": "fp8", "weight_block_size": [32, 48]}})
+    assert said is not None
+    opened = QuantizedWeights(files, *said)
+    expected = Fp8Dequantize(None)._dequantize_one(*stored, torch.float32)
+    assert opened.shapes == {"a.weight": (64, 96)}
+    assert torch.equal(opened.stored("a.weight"), expected)

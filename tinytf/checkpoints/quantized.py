@@ -131,9 +131,20 @@ def _four_bit_floats(parts: Parts, settings: Settings) -> Tensor:
     return numbers * scale.repeat_interleave(numbers.shape[1] // scale.shape[1], 1)
 
 
+def _holds_four_bits(weight: Tensor, scale: Tensor, settings: Settings) -> bool:
+    """Whether a matrix among those of FP8 has two numbers of 4 bits a byte, as experts of DeepSeek-V4: MXFP4."""
+    whole = weight.is_meta or weight.dtype in (torch.int8, torch.uint8)
+    groups = (*weight.shape[:-1], weight.shape[-1] * 2 // _MXFP4_GROUP)
+    return whole and settings.get("quant_method") == "fp8" and tuple(scale.shape) == groups
+
+
 def _scaled(parts: Parts, settings: Settings) -> Tensor:
     """A number in 8 bits times the scale of all, of its row, or of its block of rows and columns."""
-    weight, scale = parts["weight"].float(), _powers(parts[next(name for name in parts if "_scale" in name)])
+    weight, scale = parts["weight"], parts[next(name for name in parts if "scale" in name)]
+    if _holds_four_bits(weight, scale, settings):
+        packed = weight if weight.is_meta else weight.view(torch.uint8)
+        return _four_bit_floats({"weight": packed, "weight_scale": scale}, settings)
+    weight, scale = weight.float(), _powers(scale)
     if "weight_zero_point" in parts:
         weight = weight - parts["weight_zero_point"].float().reshape(scale.shape)
     if scale.numel() == 1:
@@ -181,7 +192,9 @@ def _by_row(parts: Parts, settings: Settings) -> Tensor:
     return parts["weight"].float() * parts["SCB"].float()[:, None] / 127
 
 
+_MXFP4_GROUP = 32
 _OF_ACTIVATIONS = (
+    "qscale_act",
     "input_scale",
     "input_zero_point",
     "input_global_scale",
@@ -195,7 +208,10 @@ _STATES = tuple(f"weight.quant_state.bitsandbytes__{kind}" for kind in ("nf4", "
 LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     "gptq": (Layout("GPTQ", ("qweight", "qzeros", "scales"), _gptq, ("g_idx",)),),
     "awq": (Layout("AWQ", ("qweight", "qzeros", "scales"), _awq),),
-    "fp8": (Layout("FP8", ("weight", "weight_scale_inv"), _scaled, unread=("activation_scale", *_OF_ACTIVATIONS)),),
+    "fp8": tuple(
+        Layout("FP8", ("weight", scale), _scaled, unread=("activation_scale", *_OF_ACTIVATIONS))
+        for scale in ("weight_scale_inv", "scale", "qscale_weight")  # the others of DeepSeek-V4 and of Mistral
+    ),
     "fbgemm_fp8": (Layout("FP8", ("weight", "weight_scale"), _scaled, unread=_OF_ACTIVATIONS),),
     "compressed-tensors": (
         Layout("compressed-tensors", ("weight_packed", "weight_scale", "weight_shape"), _packed,
@@ -222,7 +238,17 @@ _FORMATS = (
 """Of compressed-tensors, those that are read."""
 _ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4", "MIXED_PRECISION")
 """Of ModelOpt, those that are read."""
-_SIGNS = ("qweight", "weight_packed", "weight_scale_inv", "weight_scale", "scales", "weight.absmax", "SCB")
+_SIGNS = (
+    "qweight",
+    "weight_packed",
+    "weight_scale_inv",
+    "qscale_weight",
+    "weight_scale",
+
+    "scales",
+    "weight.absmax",
+    "SCB",
+)  # fmt: skip
 """Endings that only a quantised tensor has."""
 
 
