@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 import transformers
 from covering import sample
 from reference import _LLAMA, FAMILIES, saved
@@ -35,11 +36,26 @@ def test_every_tensor_of_every_family_is_missed(family, tmp_path):
     assert not silent
 
 
-def test_the_head_that_is_lacking_is_named(tmp_path):
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**_LLAMA))
-    state = {name: tensor for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
+_BERT = {
+    "vocab_size": 60, "hidden_size": 24, "embedding_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 32, "max_position_embeddings": 16,
+}  # fmt: skip
+_HEADS = ("lm_head.", "cls.", "predictions.", "sop_classifier.", "discriminator_predictions.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "settings"),
+    [
+        ("Llama", "LlamaForCausalLM", _LLAMA),
+        *((kind, f"{kind}{head}", _BERT) for kind in ("Bert", "Albert") for head in ("ForPreTraining", "ForMaskedLM")),
+        ("Electra", "ElectraForPreTraining", _BERT),
+    ],
+)
+def test_the_head_that_is_lacking_is_named(kind, name, settings, tmp_path):
+    model = getattr(transformers, name)(getattr(transformers, f"{kind}Config")(**settings))
+    state = {at: tensor for at, tensor in model.state_dict().items() if not at.startswith(_HEADS)}
     model.save_pretrained(tmp_path, state_dict=state)
     opened = read_directory(tmp_path)
     assert opened.config.head.kind == "none"
-    said = "opened without its head: config.json says 'LlamaForCausalLM', and the files have no weights for one"
+    said = f"opened without its head: config.json says '{name}', and the files have no weights for one"
     assert opened.notes == (said,)

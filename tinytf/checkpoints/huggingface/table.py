@@ -89,7 +89,8 @@ class Family(FamilyTable):
     def head_of_class(self, name: str) -> str:
         """Our word for the head of a class of transformers; none for a class that is not in the table."""
         of_class = {theirs: ours for ours, theirs in self.classes.items()}
-        return of_class.get(name) or named_head(self.heads, name) or "none"
+        masked = name.replace("ForPreTraining", "ForMaskedLM")  # BERT's and ALBERT's have that head too
+        return of_class.get(name) or named_head(self.heads, name) or of_class.get(masked) or "none"
 
     def written_name(self, plain: str, config: ModelConfig) -> str:
         """The name under which a tensor is written."""
