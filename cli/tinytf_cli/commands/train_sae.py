@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -116,7 +117,7 @@ def _crosscoder(options: Options, model_options: ModelOptions, output: Output) -
     assert options.versus is not None
     files = corpus_files(options.corpus, ("TEXT",), read_by(model))
     other = load(options.versus, device=model_options.device, dtype=model_options.dtype, seed=model_options.seed)
-    settings = {} if options.sparsity is None else {"sparsity": options.sparsity}
+    settings: dict[str, Any] = {} if options.sparsity is None else {"sparsity": options.sparsity}
     settings |= {} if options.lr is None else {"lr": options.lr}
     with progress_line(output.stderr, "training: token") as on_progress:
         report = model.train_crosscoder(
