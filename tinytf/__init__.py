@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tinytf.features.feature_circuit.report import FeatureCircuit as FeatureCircuit
     from tinytf.features.layouts import open_sae as open_sae
     from tinytf.features.report import Features as Features
+    from tinytf.features.train_crosscoder import CrosscoderTraining as CrosscoderTraining
     from tinytf.features.train_sae import SaeTraining as SaeTraining
     from tinytf.features.train_transcoders import TranscoderTraining as TranscoderTraining
     from tinytf.features.transcoders import TranscoderSet as TranscoderSet
@@ -155,6 +156,7 @@ _LAZY = {
     "Conversation": "tinytf.text.chat",
     "CorpusRecording": "tinytf.bulk.record",
     "Course": "tinytf.learn.course",
+    "CrosscoderTraining": "tinytf.features.train_crosscoder",
     "Difference": "tinytf.compare.diff",
     "Encoding": "tinytf.text.tokenizer",
     "ExampleScores": "tinytf.verify.verify",

@@ -54,6 +54,7 @@ with imported_when_called(__name__, in_turn_of_all):  # all of them at once woul
     from tinytf.compare.diff import diff
     from tinytf.features.feature_circuit.report import feature_circuit
     from tinytf.features.report import feature_examples, features
+    from tinytf.features.train_crosscoder import train_crosscoder
     from tinytf.features.train_sae import train_sae
     from tinytf.features.train_transcoders import train_transcoders
     from tinytf.generate.continuing import beams, generate, samples, stream, text_after
@@ -139,6 +140,7 @@ class Model(TextModel):
     feature_examples = feature_examples
     train_sae = train_sae
     feature_circuit = feature_circuit
+    train_crosscoder = train_crosscoder
     train_transcoders = train_transcoders
     heads = heads
     weights = weights

@@ -12,6 +12,7 @@ from tinytf_cli.command import GROUPS, argument, command
 from tinytf_cli.host import host
 from tinytf_cli.how import in_shell, ways
 from tinytf_cli.output import Output
+from tinytf_cli.readers import lines_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,14 +33,20 @@ class Options:
 
 @command("help", "Show what a word means.")
 def help_command(options: Options, output: Output) -> None:
-    """WORD is a word of the field or of the screens, such as logit or induction; words shows them all."""
-    from tinytf.glossary import glossary, meanings_of
+    """WORD is a word of the field or of the screens, such as logit or induction; words shows them all. Of a researcher,
+    learner, porter or trainer it shows the commands.
+    """
+    from tinytf.glossary import WAY, Meanings, Word, glossary, meanings_of
     from tinytf_cli.options import default_model
     from tinytf_cli.views import glossary as _views  # noqa: F401 - registers its views
 
     word, config = " ".join(options.word), config_of(default_model())
     if word == ALL_WORDS:
         output.draw(glossary(config))
+        return
+    if lines := lines_for(word.casefold()):
+        program = "" if host() is not None else "tinytf "
+        output.draw(Meanings(tuple(Word(f"{program}{line}", WAY, about) for line, about in lines)))
         return
     commands = [*(name for summaries in GROUPS.values() for name in summaries), ALL_WORDS]
     try:

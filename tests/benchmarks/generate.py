@@ -10,6 +10,7 @@ weight once takes: the bound is measured here too.
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -24,6 +25,35 @@ PROMPT, NEW, NEW_TINY = 32, 128, 90
 def reading(weights: Any) -> Callable[[], object]:
     """Adds up every weight, in as many threads as torch has."""
     return lambda: [weight.detach().sum() for weight in weights]
+
+
+def edited_rows(model: Any, ids: list[int], repeat: int) -> list[Row]:
+    """Generation with a vector at one step, at one step of each layer, and by a function, beside the plain one.
+
+    A vector takes each position by itself, so the cache and the kernels of the other rows stay; a function gets all
+    tokens so far, so the whole text runs for each new one.
+    """
+    import torch
+
+    from tinytf.generate.loop import stream
+
+    vector = 0.1 * torch.randn(model.config.d_model, generator=torch.Generator().manual_seed(0))
+
+    def within(block: Callable[[], Any]) -> list[int]:
+        with block():
+            return [step.id for step in stream(model.transformer, ids, max_tokens=NEW_TINY)]
+
+    runs = {
+        "plain": partial(within, nullcontext),
+        "a vector at a step": partial(within, lambda: model.steered({"L1.out": vector})),
+        "a vector at every layer": partial(within, lambda: model.steered({"L*.out": vector})),
+        "a function at a step": partial(within, lambda: model.edited({"L1.out": lambda x: x + vector})),
+    }
+    if runs["a vector at a step"]() != runs["a function at a step"]():
+        raise SystemExit("a vector and a function that adds it generate different tokens")
+    seconds = in_turns(runs, repeat)
+    goals = {"a vector at a step": 1.5}
+    return [Row(f"time, {name} / plain", ratio(seconds, name, "plain"), goal=goals.get(name)) for name in [*runs][1:]]
 
 
 def main() -> int:
@@ -128,6 +158,7 @@ def main() -> int:
         note = f"{rate(seconds, 'tinytf', NEW_TINY)}, {rate(seconds, 'transformers', NEW_TINY)}"
         row = Row("time, tinytf / transformers", ratio(seconds, "tinytf", "transformers"), goal=1 / 3, note=note)
         missed += show(f"tiny, {NEW_TINY} new tokens, median of {3 * chosen.repeat}", [row])
+        missed += show(f"tiny under edits, {NEW_TINY} new tokens", edited_rows(tiny, ids, chosen.repeat))
     return 1 if missed else 0
 
 

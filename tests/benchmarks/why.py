@@ -150,7 +150,7 @@ def main() -> int:
 
     def patches() -> Tensor:
         runs = [record(ours, encoding_of(ids)) for ids in (clean, corrupt)]
-        return asked(ours).patch_sweep(*runs, "residual", answer=11, versus=13).differences
+        return asked(ours).patch_sweep(*runs, "residual", answer=11, versus=13).values
 
     target = int(ours(torch.tensor([clean]))[0, -1].argmax())
     loops: list[Callable[[], Tensor] | None] = [None, None]

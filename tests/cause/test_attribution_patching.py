@@ -88,7 +88,7 @@ def test_the_estimate_of_a_head_is_the_slope_of_patching_it_a_little(model: tiny
 
     for layer, head in product(range(4), range(4)):
         slope = (lead_at(layer, head, step) - lead_at(layer, head, -step)) / (2 * step)
-        estimated = float(found.differences[layer, head]) - found.contrast.corrupt
+        estimated = float(found.values[layer, head]) - found.contrast.corrupt
         assert estimated == pytest.approx(slope, abs=1e-3), (layer, head)
 
 
@@ -104,7 +104,7 @@ def test_integrated_estimates_are_mean_gradients_between_the_embeddings(model: t
         for mean, gradient in zip(means, torch.autograd.grad(lead, heads), strict=True):
             mean += gradient / steps
     expected = by_head([(a - b) * mean for a, b, mean in zip(clean, corrupt, means, strict=True)], 4)
-    assert torch.allclose(found.differences - found.contrast.corrupt, expected, atol=1e-4)
+    assert torch.allclose(found.values - found.contrast.corrupt, expected, atol=1e-4)
 
 
 def test_integrated_estimates_of_the_embeddings_add_up_to_the_lead(model: tinytf.Model) -> None:
@@ -121,14 +121,14 @@ def test_every_sweep_is_estimated_where_exact_patching_runs(model: tinytf.Model,
     if over == "neurons":  # all units of a layer together are its feed-forward, whose output is linear in them
         whole = model.patch_estimate(CLEAN, CORRUPT, "ffn")
         lead = found.contrast.clean - found.contrast.corrupt
-        sums = (found.differences - found.contrast.corrupt).sum(1) / lead
+        sums = (found.values - found.contrast.corrupt).sum(1) / lead
         assert torch.allclose(sums, whole.recovered.sum(1), atol=1e-4)
         return
     exact = model.patch_sweep(CLEAN, CORRUPT, over)
     beside = found.beside
     assert beside is not None
     assert torch.allclose(beside.recovered, exact.recovered, atol=1e-6)
-    assert found.differences.shape == exact.differences.shape
+    assert found.values.shape == exact.values.shape
     ran = (map_of[:, found.first :].flatten().tolist() for map_of in (found.recovered, exact.recovered))
     pairs = [(round(a, 5), round(b, 5)) for a, b in zip(*ran, strict=True)]
     assert beside.rank_correlation == pytest.approx(rank_correlation(*zip(*pairs, strict=True)), abs=1e-3)
@@ -168,7 +168,7 @@ def test_over_pairs_each_site_has_the_share_of_its_estimates(model: tinytf.Model
         lead += estimate.contrast.clean - estimate.contrast.corrupt
         for quantity, single in zip(found.quantities, (estimate, exact), strict=True):
             effects = found.map_of(quantity.values[index])
-            assert torch.allclose(effects, single.differences - single.contrast.corrupt, atol=1e-4)
+            assert torch.allclose(effects, single.values - single.contrast.corrupt, atol=1e-4)
     for quantity in found.quantities:
         assert [mean.value for mean in quantity.means] == pytest.approx((quantity.values.sum(0) / lead).tolist())
     assert not found.interrupted

@@ -77,7 +77,7 @@ def test_all_that_experts_add_patched_is_their_sum_patched(model: Model) -> None
     experts = model.patch(TEXT, OTHER, [f"L1E{n}" for n in range(model.config.experts)], **settings)
     assert all(one.holds for one in experts.checks)
     if not model.config.d_shared:
-        assert experts.difference == pytest.approx(model.patch(TEXT, OTHER, "L1.ffn", **settings).difference, abs=1e-9)
+        assert experts.value == pytest.approx(model.patch(TEXT, OTHER, "L1.ffn", **settings).value, abs=1e-9)
 
 
 def test_experts_are_parts_of_a_logit(model: Model) -> None:

@@ -209,21 +209,21 @@ def test_a_patching_sweep_is_one_hooked_forward_pass_for_each(kind: str, what: s
         heads = clean.steps.head_output(layer)
         step = {"residual": "in", "heads": heads.name if heads else ""}.get(what, what)
         step += "_conv" * (model.config.added_conv > 0 and what in ("attn", "ffn"))  # what is added to the stream
-        for column in range(found.differences.shape[1]):
+        for column in range(found.values.shape[1]):
             if not clean.steps.has(step, layer) or (what == "heads" and column >= model.config.at(layer).n_heads):
-                assert found.differences[layer, column].isnan()
+                assert found.values[layer, column].isnan()
                 continue
             site = HookPoint(step, layer, column if what == "heads" else None)
             value = clean.step(step, layer)[column] if what == "heads" else clean.step(step, layer)
             with one_hook(model, site, None if what == "heads" else column, value):
                 logits = logits_of(model, corrupt).double()
-            assert float(found.differences[layer, column]) == pytest.approx(float(logits[3] - logits[4]), abs=1e-5)
+            assert float(found.values[layer, column]) == pytest.approx(float(logits[3] - logits[4]), abs=1e-5)
     assert all(check.holds for check in found.checks)
     clean_one, corrupt_one = (logits_of(model, trace).double() for trace in (clean, corrupt))
     ends = [float(one[3] - one[4]) for one in (clean_one, corrupt_one)]
-    layer = int((~found.differences[:, 0].isnan()).nonzero()[0])
+    layer = int((~found.values[:, 0].isnan()).nonzero()[0])
     assert float(found.recovered[layer, 0]) == pytest.approx(
-        (float(found.differences[layer, 0]) - ends[1]) / (ends[0] - ends[1]), rel=1e-4, abs=1e-4
+        (float(found.values[layer, 0]) - ends[1]) / (ends[0] - ends[1]), rel=1e-4, abs=1e-4
     )
 
 
@@ -231,11 +231,11 @@ def test_a_patching_sweep_is_one_hooked_forward_pass_for_each(kind: str, what: s
 def test_how_a_sweep_is_cut_into_batches_changes_nothing(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = lively(config_of("mistral, a window and stretched waves", n_layers=3))
     clean, corrupt = traced(model, 5), traced(model, 6)
-    expected = patch_sweep(clean, corrupt, "attn", answer=3, versus=4).differences
+    expected = patch_sweep(clean, corrupt, "attn", answer=3, versus=4).values
     monkeypatch.setattr("tinytf.model.batches._TOKENS", {"cpu": most})
     seen: list[tuple[int, int]] = []
     found = patch_sweep(clean, corrupt, "attn", answer=3, versus=4, on_progress=lambda *done: seen.append(done))
-    assert torch.allclose(found.differences, expected, atol=1e-5)
+    assert torch.allclose(found.values, expected, atol=1e-5)
     assert seen[-1] == (expected.numel(), expected.numel())
     assert [done for done, _ in seen] == sorted({done for done, _ in seen})
 
@@ -250,7 +250,7 @@ def test_patching_everything_is_the_clean_run_to_the_last_bit(kind: str) -> None
     for at in (["L0.in"], everything, [f"L{model.config.n_layers - 1}.out"]):
         found = patch(clean, corrupt, at, answer=3, versus=4)
         assert found.recovered == 1.0
-        assert found.difference == found.contrast.clean
+        assert found.value == found.contrast.clean
         position = position_of(clean)
         probabilities = clean.logits_at(position).double().log_softmax(-1).exp()
         assert all(one.after == float(probabilities[one.id]) for one in found.choices)

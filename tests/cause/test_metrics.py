@@ -124,14 +124,14 @@ def test_a_patch_moves_each_metric_as_plain_hooks_do(kind: str, name: str) -> No
     metric = by_hand(name, clean, texts.ids[0], texts.read)
     found = texts.ours.patch(texts.clean, texts.corrupt, "L1.in", positions=[PLACE], **settings(name))
     for value, logits in (
-        (found.contrast.clean, clean), (found.contrast.corrupt, corrupt), (found.difference, texts.patched())
+        (found.contrast.clean, clean), (found.contrast.corrupt, corrupt), (found.value, texts.patched())
     ):  # fmt: skip
         assert value == pytest.approx(float(metric(logits)), abs=1e-9)
     assert all(check.holds for check in found.checks)
     share = (metric(texts.patched()) - metric(corrupt)) / (metric(clean) - metric(corrupt))
     assert found.recovered == pytest.approx(float(share), rel=1e-7, abs=1e-7)
     swept = texts.ours.patch_sweep(texts.clean, texts.corrupt, **settings(name))
-    assert float(swept.differences[1, PLACE]) == pytest.approx(found.difference, abs=1e-9)
+    assert float(swept.values[1, PLACE]) == pytest.approx(found.value, abs=1e-9)
     contrast = found.fields()["contrast"]["metric"]
     assert (contrast["name"], contrast["unit"]) == (name, METRICS[name].unit)
 
@@ -161,9 +161,9 @@ def test_an_answer_of_several_tokens_is_read_where_each_is_predicted(kind: str) 
     found = texts.ours.patch(texts.clean, texts.corrupt, "L1.in", positions=[PLACE], **asked_for)
     assert found.contrast.clean == pytest.approx(float(metric(clean)), abs=1e-9)
     assert found.contrast.corrupt == pytest.approx(float(metric(corrupt)), abs=1e-9)
-    assert found.difference == pytest.approx(float(metric(texts.patched())), abs=1e-9)
+    assert found.value == pytest.approx(float(metric(texts.patched())), abs=1e-9)
     swept = texts.ours.patch_sweep(texts.clean, texts.corrupt, **asked_for)
-    assert float(swept.differences[1, PLACE]) == pytest.approx(found.difference, abs=1e-9)
+    assert float(swept.values[1, PLACE]) == pytest.approx(found.value, abs=1e-9)
     assert all(check.holds for check in swept.checks)
     ablated = texts.ours.ablate(texts.clean, "L1H2", target=SEVERAL)
     assert ablated.effect.after == pytest.approx(float(metric(texts.ablated())), abs=1e-9)
@@ -178,7 +178,7 @@ def test_an_estimate_is_the_slope_of_the_metric(kind: str, name: str) -> None:
     metric, step = by_hand(name, texts.run(texts.ids[0]), texts.ids[0], texts.read), 1e-4
     slope = float(metric(texts.patched(step)) - metric(texts.patched(-step))) / (2 * step)
     found = texts.ours.patch_estimate(texts.clean, texts.corrupt, "residual", **settings(name))
-    estimated = float(found.differences[1, PLACE]) - found.contrast.corrupt
+    estimated = float(found.values[1, PLACE]) - found.contrast.corrupt
     assert estimated == pytest.approx(slope, rel=1e-5, abs=1e-8)
     assert all(check.holds for check in found.checks)
 
@@ -194,11 +194,11 @@ def test_a_function_of_the_logits_and_of_the_clean_run_is_a_metric() -> None:
         return F.kl_div(logits[-1].log_softmax(-1), log_p, log_target=True, reduction="sum")
 
     found = texts.ours.patch(texts.clean, texts.corrupt, "L1.in", positions=[PLACE], metric=entropy)
-    assert found.difference == pytest.approx(float(entropy(texts.patched())), abs=1e-9)
+    assert found.value == pytest.approx(float(entropy(texts.patched())), abs=1e-9)
     assert found.fields()["contrast"]["metric"]["name"] == "entropy()"
     mine = texts.ours.patch_estimate(texts.clean, texts.corrupt, metric=kl)
     named = texts.ours.patch_estimate(texts.clean, texts.corrupt, metric="kl")
-    assert torch.allclose(mine.differences, named.differences, atol=1e-9)
+    assert torch.allclose(mine.values, named.values, atol=1e-9)
     assert texts.ours.ablate(texts.clean, "L1H0", metric=kl).effect.after == pytest.approx(
         texts.ours.ablate(texts.clean, "L1H0", metric="kl").effect.after, abs=1e-9
     )
@@ -297,7 +297,7 @@ def test_over_pairs_each_value_is_that_of_the_pair_alone(tiny: Model, name: str)
         versus = {"versus": pair["versus"]} if METRICS[name].versus else {}
         alone = tiny.patch(pair["clean"], pair["corrupt"], "L1H0", metric=name, **given, **versus)
         moved = float(found.quantities[0].values[number, 0])
-        assert moved == pytest.approx(alone.difference - alone.contrast.corrupt, abs=1e-8)
+        assert moved == pytest.approx(alone.value - alone.contrast.corrupt, abs=1e-8)
         target = {"target": given["answer"]} if given else {}
         without = tiny.ablate(pair["clean"], "L1H0", metric=name, **target, **versus)
         assert float(swept.quantities[0].values[number, 0]) == pytest.approx(without.effect.change, abs=1e-8)

@@ -211,7 +211,7 @@ def test_a_padded_batch_gives_what_each_pair_gives_alone(kind: str) -> None:
         assert float(parts.quantities[0].values[index].sum()) == pytest.approx(single.sum, abs=1e-4)
         at = 0 if model.config.causal else patched.contrast.position
         if model.config.causal:
-            moved = patched.difference - patched.contrast.corrupt
+            moved = patched.value - patched.contrast.corrupt
             assert float(swept.quantities[0].values[index, at]) == pytest.approx(moved, abs=1e-4)
 
 
@@ -254,7 +254,7 @@ def test_lengths_decide_between_positions_and_the_predicting_token(tiny: tinytf.
     pair = PairSet.read(PLACES).pairs[3]
     single = tiny.patch_sweep(pair.clean, pair.corrupt, answer=pair.answer, versus=pair.versus)
     moved = even.map_of(even.quantities[0].values[3])
-    torch.testing.assert_close(moved, single.differences - single.contrast.corrupt, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(moved, single.values - single.contrast.corrupt, atol=1e-4, rtol=1e-4)
 
 
 # Means, intervals, examples

@@ -103,7 +103,7 @@ def test_a_path_is_the_formula_along_the_stream(
             value = module(layer.input_layernorm(stream))
             logits = corrupt.with_output(module, slice(head * WIDTH, (head + 1) * WIDTH), value)
     expected = float(logits[found.contrast.metric.answer[0]] - logits[found.contrast.metric.versus[0]])
-    assert found.difference == pytest.approx(expected, abs=5e-5)
+    assert found.value == pytest.approx(expected, abs=5e-5)
     assert all(check.holds for check in found.checks)
 
 
@@ -117,9 +117,9 @@ def test_feed_forwards_recompute_on_the_way_if_asked(model: tinytf.Model, both: 
         stream = stream + layer.mlp(layer.post_attention_layernorm(stream))
     logits = corrupt.model.lm_head(corrupt.model.model.norm(stream))[0, -1]
     expected = float(logits[found.contrast.metric.answer[0]] - logits[found.contrast.metric.versus[0]])
-    assert found.difference == pytest.approx(expected, abs=5e-5)
+    assert found.value == pytest.approx(expected, abs=5e-5)
     held = model.patch_path(CLEAN, CORRUPT, "L1H0", "logits", **tokens)
-    assert abs(held.difference - found.difference) > 0.1
+    assert abs(held.value - found.value) > 0.1
 
 
 def test_a_sweep_is_each_path_alone(model: tinytf.Model) -> None:
@@ -134,7 +134,7 @@ def test_a_sweep_is_each_path_alone(model: tinytf.Model) -> None:
         for end in ends:
             senders, receivers = fixed.get("senders", end), fixed.get("receivers", end)
             alone = model.patch_path(CLEAN, CORRUPT, senders, receivers, **tokens)
-            assert by_name[end].difference == pytest.approx(alone.difference, abs=1e-4), (fixed, end)
+            assert by_name[end].value == pytest.approx(alone.value, abs=1e-4), (fixed, end)
         strongest = max(found.ends, key=lambda end: abs(end.recovered))
         assert strongest.name in found.sentence.replace("the logits", "logits")
         assert all(check.holds for check in found.checks)
@@ -143,17 +143,17 @@ def test_a_sweep_is_each_path_alone(model: tinytf.Model) -> None:
 def test_the_tokens_of_an_address_limit_a_path(model: tinytf.Model) -> None:
     whole = model.patch_path(CLEAN, CORRUPT, "embeddings", "L1H0.v", positions=[4])
     sent = model.patch_path(CLEAN, CORRUPT, "L0.in[hat]", "L1H0.v")
-    assert sent.difference == pytest.approx(whole.difference, abs=1e-5)
+    assert sent.value == pytest.approx(whole.value, abs=1e-5)
     # The embeddings differ at the hat alone, so that only its value changes.
     received = model.patch_path(CLEAN, CORRUPT, "embeddings", "L1H0.v[hat]")
-    assert received.difference == pytest.approx(whole.difference, abs=1e-5)
+    assert received.value == pytest.approx(whole.value, abs=1e-5)
     assert model.patch_path(CLEAN, CORRUPT, "embeddings", "L1H0.v[cat#2]").recovered == pytest.approx(0.0, abs=1e-5)
 
 
 def test_the_last_part_has_a_path_to_the_logits_alone(model: tinytf.Model) -> None:
     found = model.patch_paths(CLEAN, CORRUPT, senders="L3.ffn")
     assert [end.name for end in found.ends] == ["logits"]
-    assert found.ends[0].difference == pytest.approx(model.patch_path(CLEAN, CORRUPT, "L3.ffn").difference, abs=1e-5)
+    assert found.ends[0].value == pytest.approx(model.patch_path(CLEAN, CORRUPT, "L3.ffn").value, abs=1e-5)
     assert found.sentence.startswith("The only direct path, from L3.ffn to the logits, brings back ")
 
 
@@ -186,7 +186,7 @@ def test_paths_without_anything_in_between_are_patches(kind: str) -> None:
         except AddressError:  # a layer without heads
             continue
         found = ours.patch_path(clean, corrupt, sender, receiver, **tokens)
-        assert found.difference == pytest.approx(expected.difference, abs=2e-5), sender
+        assert found.value == pytest.approx(expected.value, abs=2e-5), sender
         assert all(check.holds for check in found.checks)
 
 
@@ -219,5 +219,5 @@ def test_a_head_reaches_another_by_what_it_changes_in_the_stream_alone(kind: str
         query = record(model, corrupt.encoding)["L1H0.q"]
     with ours.edited({"L1H0.q": query}):
         logits = record(model, corrupt.encoding).logits_at(LENGTH - 1)
-    assert found.difference == pytest.approx(float(logits[3] - logits[4]), abs=2e-5)
-    assert abs(found.difference - found.contrast.corrupt) > 1e-5
+    assert found.value == pytest.approx(float(logits[3] - logits[4]), abs=2e-5)
+    assert abs(found.value - found.contrast.corrupt) > 1e-5

@@ -76,7 +76,7 @@ def test_an_estimate_is_the_slope_of_a_patch_in_every_kind_of_model(kind: str) -
     for over in ("heads", "ffn"):
         found = ours.patch_estimate(clean, corrupt, over, answer=3, versus=4)
         assert all(check.holds for check in found.checks)
-        effects = found.differences - found.contrast.corrupt
+        effects = found.values - found.contrast.corrupt
         grid = Grid.of(over, clean.steps, LENGTH)
         layer, column = found.strongest(1)[0][:2]
         site = grid.intervention(clean, layer, column)
@@ -189,7 +189,7 @@ def test_queries_keys_and_values_of_a_head_are_patched_where_they_are_projected(
     expected = logits_of(theirs, corrupt, {path: put})
     found = tiny.patch(CLEAN, CORRUPT, f"L1H0.{name}")
     difference = float(expected[found.contrast.metric.answer[0]] - expected[found.contrast.metric.versus[0]])
-    assert found.difference == pytest.approx(difference, abs=5e-5)
+    assert found.value == pytest.approx(difference, abs=5e-5)
 
 
 def test_a_sweep_of_units_or_of_heads_at_one_position_is_a_patch_for_each() -> None:
@@ -198,12 +198,12 @@ def test_a_sweep_of_units_or_of_heads_at_one_position_is_a_patch_for_each() -> N
     ours = asked(model)
     units = ours.patch_sweep(clean, corrupt, "neurons", **tokens)
     heads = ours.patch_sweep(clean, corrupt, "heads", positions=[6], **tokens)
-    assert units.differences.shape == (model.config.n_layers, model.config.d_ff)
+    assert units.values.shape == (model.config.n_layers, model.config.d_ff)
     for layer, column in ((0, 3), (1, 7)):
         alone = ours.patch(clean, corrupt, f"L{layer}.{column}", **tokens)
-        assert float(units.differences[layer, column]) == pytest.approx(alone.difference, abs=1e-4)
+        assert float(units.values[layer, column]) == pytest.approx(alone.value, abs=1e-4)
         alone = ours.patch(clean, corrupt, f"L{layer}H{column % 4}", positions=[6], **tokens)
-        assert float(heads.differences[layer, column % 4]) == pytest.approx(alone.difference, abs=1e-4)
+        assert float(heads.values[layer, column % 4]) == pytest.approx(alone.value, abs=1e-4)
     assert heads.positions == (6,)
 
 
@@ -228,7 +228,7 @@ def test_a_step_at_one_token_has_the_mean_of_each_head(tiny: tinytf.Model) -> No
     heads = tiny.ablate("The cat sat on the", [f"L1H{head}.q[1]" for head in range(4)], how="mean")
     assert found.effect == heads.effect
     alone = tiny.patch(CLEAN, CORRUPT, "L1.attn[4]")
-    assert alone.difference == tiny.patch(CLEAN, CORRUPT, "L1.attn", positions=[4]).difference
+    assert alone.value == tiny.patch(CLEAN, CORRUPT, "L1.attn", positions=[4]).value
 
 
 def test_only_cells_are_said_to_be_blocked(tiny: tinytf.Model) -> None:

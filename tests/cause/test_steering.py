@@ -23,6 +23,7 @@ from tinytf.cause.steer.steered_generation import begin_steered_generation
 from tinytf.cause.steer.vector import LayerVector, SteeringVector
 from tinytf.errors import CheckpointError, TinytfError, UsageError
 from tinytf.generate.continuing import Streaming
+from tinytf.generate.decoder import Decoder
 from tinytf.generate.runner import Runner
 from tinytf.sentences import percent
 from tinytf.steps.table import table_of
@@ -261,6 +262,7 @@ def test_with_a_cache_and_without_the_logits_are_the_same(kind: str) -> None:
         assert float((logits[0] - logits[2]).abs().max()) > 1e-3
         logits = [runner.go_on([0], [token]) for runner in (*runners, plain)]
     assert not any(runner.note for runner in runners)
+    assert Decoder.fits(steered) == Decoder.fits(model)  # the rows that nobody changes keep their kernels
 
 
 def test_a_steered_text_is_that_of_transformers_with_a_hook(

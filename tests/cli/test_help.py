@@ -1,5 +1,7 @@
 """The help pages: groups that tell the story, whole lines, and every way to ask for them."""
 
+import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ from tinytf_cli import help_page
 from tinytf_cli.command import Command, Option
 from tinytf_cli.help_page import FOLDED, UNGROUPED
 from tinytf_cli.main import EVERY, GROUPS, cli
+from tinytf_cli.readers import READERS
 
 
 def _page(name: str) -> str:
@@ -112,3 +115,51 @@ def test_help_goes_through_the_pager_on_a_screen_and_straight_into_a_pipe(
     shown = tinytf(*line).out
     assert "".join(paged) + shown == piped
     assert bool(paged) == (line != ("help", "softmax"))  # the view of a report has its own pager
+
+
+def test_every_command_is_that_of_some_reader() -> None:
+    names = {name for lines in READERS.values() for name in lines}
+    assert names == {name for names in GROUPS.values() for name in names}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_reader_sees_a_line_of_each_command_and_what_it_does(reader: str, tinytf: Tinytf) -> None:
+    shown = tinytf("help", reader).lines
+    for name in READERS[reader]:
+        (place,) = [number for number, line in enumerate(shown) if line.split()[:2] == ["tinytf", name]]
+        assert shown[place + 1].strip() in {names[name] for names in GROUPS.values() if name in names}
+    assert tinytf("help", {"researcher": "research", "porter": "port"}.get(reader, reader)).lines == shown
+
+
+_FILES = {
+    "book.txt": "The cat sat on the mat. The dog saw the cat.\n\n" * 400,
+    "labels.jsonl": "".join(
+        json.dumps({"text": f"{word} {animal}", "label": animal}) + "\n"
+        for animal in ("cat", "dog") for word in ("The", "A", "One", "My")
+    ),
+    "moods.jsonl": "".join(
+        json.dumps({"positive": f"The {word} was glad", "negative": f"The {word} was sad"}) + "\n"
+        for word in ("cat", "dog", "king")
+    ),
+    "recipe.toml": 'tokenizer = "char"\nsteps = 2\nbatch = 2\nblock = 8\nwarmup = 0\neval_every = 2\n'
+    "[model]\nd_model = 8\nn_layers = 1\nn_heads = 1\nd_ff = 8\ncontext = 64\n",
+    "my_gpt.py": (Path(__file__).parents[1] / "check" / "files" / "einsum_gpt.py").read_text("utf-8") + "GPT = Net\n",
+}  # fmt: skip
+"""The reader's own files that the lines name."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", READERS)
+def test_every_line_for_a_reader_runs(
+    reader: str, tinytf: Tinytf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TINYTF_PROGRESS", "never")
+    for name, text in _FILES.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    for name, words in READERS[reader].items():
+        ran = tinytf(name, *shlex.split(words), stdin=b"")
+        if name == "explore":  # which needs a screen, and says so
+            assert ran.status == 2, ran.err
+        else:
+            assert ran.status == 0, (name, words, ran.err)

@@ -96,7 +96,7 @@ def test_every_patch_brings_back_as_much(family: str, what: str, hook: str) -> N
         clean = cache[name]
         if n_heads and clean.dim() == 3:
             clean = clean.unflatten(-1, (n_heads, -1))
-        for column in range(found.differences.shape[1]):
+        for column in range(found.values.shape[1]):
 
             def change(tensor: Tensor, clean: Tensor = clean, column: int = column) -> None:
                 where = (slice(None), slice(None), column) if n_heads else (slice(None), column)
@@ -104,7 +104,7 @@ def test_every_patch_brings_back_as_much(family: str, what: str, hook: str) -> N
 
             logits = hooked(both.theirs, CORRUPT, name, change, n_heads)
             difference = float(logits[ANSWER] - logits[VERSUS])
-            assert float(found.differences[layer, column]) == pytest.approx(difference, abs=WITHIN), (layer, column)
+            assert float(found.values[layer, column]) == pytest.approx(difference, abs=WITHIN), (layer, column)
 
 
 @families
@@ -130,7 +130,7 @@ def test_every_site_inside_attention_brings_back_as_much(family: str, address: s
 
         logits = hooked(both.theirs, CORRUPT, f"blocks.{layer}.{hook}", change)
         found = asked(both.ours).patch(both.trace(), corrupt, f"L{layer}H0.{address}", answer=ANSWER, versus=VERSUS)
-        assert found.difference == pytest.approx(float(logits[ANSWER] - logits[VERSUS]), abs=WITHIN), layer
+        assert found.value == pytest.approx(float(logits[ANSWER] - logits[VERSUS]), abs=WITHIN), layer
 
 
 @families
@@ -147,4 +147,4 @@ def test_every_unit_brings_back_as_much(family: str) -> None:
 
         logits = hooked(both.theirs, CORRUPT, f"blocks.{layer}.mlp.hook_post", change)
         found = asked(both.ours).patch(both.trace(), corrupt, f"L{layer}.{unit}", answer=ANSWER, versus=VERSUS)
-        assert found.difference == pytest.approx(float(logits[ANSWER] - logits[VERSUS]), abs=WITHIN), (layer, unit)
+        assert found.value == pytest.approx(float(logits[ANSWER] - logits[VERSUS]), abs=WITHIN), (layer, unit)

@@ -48,6 +48,9 @@ ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "Checkup": lambda model: checkup(Path("/nowhere")),
     "Code": lambda model: model.code(TEXT),
     "Composition": lambda model: model.composition("L0H1"),
+    "CrosscoderTraining": lambda model: model.train_crosscoder(
+        model, STORIES, "L1.out", features=16, tokens=64, batch=16
+    ),
     "Difference": lambda model: model.diff(TEXT, OTHER),
     "Explained": lambda model: model.explain(TEXT, "L0H0.scores[1,0]"),
     "FeatureCircuit": lambda model: model.feature_circuit(TEXT, transcoders(model), left_out=2),

@@ -250,6 +250,7 @@ class Decoder:
     def fits(model: Transformer) -> bool:
         """Whether the model predicts the next token without choices or states, by tinytf's own modules without hooks.
 
+        Hooks that take each position by itself, as a steering vector does, fit: their rows run by their modules.
         Different rounding could choose another expert or key; and no kernel here keeps a state.
         """
         parts = [model.final_norm, model.head, *(part for block in _blocks(model) for part in block.modules())]
@@ -263,7 +264,8 @@ class Decoder:
         is_plain = is_plain and not table_of(model.config).reads_beside
         is_plain = is_plain and all(block.mixer.called == Attention.called for block in model.config.blocks)
         is_plain = is_plain and not any(isinstance(parameter, InFile) for parameter in model.parameters())
-        return is_plain and predicts_next and not is_watched(model) and not torch.is_autocast_enabled("cpu")
+        is_watched_alone = is_watched(model) and not is_steered_alone(model)
+        return is_plain and predicts_next and not is_watched_alone and not torch.is_autocast_enabled("cpu")
 
     def _calls(self, program: Program, layer: int) -> Iterator[Call]:
         """The calls that compute a block or the head: kernels, and modules for the rows without a kernel."""
@@ -356,6 +358,8 @@ def without_kernel(model: Transformer) -> tuple[str, ...]:
 def _has_kernel(part: Instruction | Fused) -> bool:
     if isinstance(part, Fused):
         return isinstance(part.kernel, FusedAttention)
+    if _hooks(part.module):
+        return False
     operation = type(part.operation)
     has_one_token = operation.one_token is not Operation.one_token or operation.pointwise
     return not part.step.core and (has_one_token or operation in (operations.Linear, Unembed, Rotate))
@@ -370,8 +374,19 @@ def _by_modules(parts: tuple[Instruction | Fused, ...], program: Program, layer:
 
 def is_watched(model: Transformer) -> bool:
     """Whether any module of the model has a hook, or torch has a global one."""
-    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-    return hooked or bool(_global_forward_hooks or _global_forward_pre_hooks)
+    return any(map(_hooks, model.modules())) or bool(_global_forward_hooks or _global_forward_pre_hooks)
+
+
+def is_steered_alone(model: Transformer) -> bool:
+    """Whether every hook is an edit of a row in a block that takes each position by itself."""
+    rows = [row.module for block in _blocks(model) for row in block.rows]
+    count = len(model.by_position)
+    has_others = model.needs_whole_text or bool(_global_forward_hooks or _global_forward_pre_hooks)
+    return not has_others and count == sum(map(_hooks, rows)) == sum(map(_hooks, model.modules()))
+
+
+def _hooks(module: nn.Module) -> int:
+    return len(module._forward_hooks) + len(module._forward_pre_hooks)
 
 
 def _kernels_for(model: Transformer, texts: int, kind: Kind) -> Kernels:

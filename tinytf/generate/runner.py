@@ -70,7 +70,7 @@ class Runner:
                 f"compiled and int8 decoding have no kernel for: {'; '.join(lacking)}",
                 "leave out --compile and --quantize",
             )
-        if cache is not None and Decoder.fits(model):
+        if cache is not None and Decoder.fits(model) and (kind == PLAIN or not is_watched(model)):
             decoder = Decoder(model, cache, texts, kind)
             return decoder if look is None or decoder.can_look else None
         if kind != PLAIN and any(isinstance(parameter, InFile) for parameter in model.parameters()):

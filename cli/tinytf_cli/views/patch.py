@@ -109,7 +109,7 @@ def patch_paths(report: PathSweep, terminal: Terminal, display: SweepDisplay) ->
         [
             Column(report.over, [Span(end.name, "strong") for end in strongest]),
             signed_bars("recovered", [end.recovered or 0.0 for end in strongest], "%+.4f"),
-            _metric_column(report, [end.difference or 0.0 for end in strongest]),
+            _metric_column(report, [end.value or 0.0 for end in strongest]),
         ]
     )
     steps = dict.fromkeys(end.site.step for end in strongest if end.site is not None and end.site.head is not None)
@@ -128,7 +128,7 @@ def _recovered(report: Patched | PathPatched) -> Iterator[Block]:
     """The most probable tokens before and after, and how much of the clean run the patch recovers."""
     metric = report.contrast.metric
     yield choice_table(report.choices, model_of(report).shown, metric.answer, ("p corrupt", "p patched"))
-    recovered, value = Figure(report.recovered, "%.4f", "strong"), Figure(report.difference, _form(report))
+    recovered, value = Figure(report.recovered, "%.4f", "strong"), Figure(report.value, _form(report))
     unit = "" if metric.unit == "logits" else metric.in_unit
     yield Line([recovered, f" of the clean run recovered: the {metric.noun} is ", value, unit], indent=2)
     yield from check_line(*report.checks)
@@ -233,7 +233,7 @@ def _strongest(report: PatchSweep, top: int, exact: Tensor | None = None) -> Tab
     names, by_position = [token.shown for token in report.texts[1].tokens], report.what not in COLUMNS
     tokens = [f"{column} {names[column]}" for _, column, _ in strongest] if by_position else []
     sites = [f"L{layer}.{step}" if by_position else report.site(layer, column) for layer, column, _ in strongest]
-    values = [float(report.differences[layer, column]) for layer, column, _ in strongest]
+    values = [float(report.values[layer, column]) for layer, column, _ in strongest]
     places = [(layer, column) for layer, column, _ in strongest]
     return Table(
         [

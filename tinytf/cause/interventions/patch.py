@@ -102,14 +102,14 @@ class PatchedRun(Report):
 class OnePatch(PatchedRun):
     """One patched run, at ``positions`` (None: all).
 
-    ``difference`` is the metric in that run, by default a difference of logits. ``choices`` are probabilities in the
+    ``value`` is the metric in that run, by default a difference of logits. ``choices`` are probabilities in the
     corrupt run (``before``) and in the patched one (``after``).
     """
 
     EVENTS: ClassVar = {"choices": "choice", "checks": "check"}
 
     positions: tuple[int, ...] | None
-    difference: float
+    value: float
     choices: tuple[Choice, ...]
 
     @classmethod
@@ -121,7 +121,7 @@ class OnePatch(PatchedRun):
             contrast=followed,
             texts=(clean.encoding, corrupt.encoding),
             differing=compared(clean, corrupt),
-            difference=followed.of(logits[None])[0],
+            value=followed.of(logits[None])[0],
             choices=choices(before, log_probabilities(followed.predicted(logits)), top, followed.metric.followed),
             about=About(model),
             **members,
@@ -129,21 +129,22 @@ class OnePatch(PatchedRun):
 
     @property
     def recovered(self) -> float:
-        """The difference scaled so that the clean run has 1 and the corrupt run 0."""
-        return self.contrast.normalised(self.difference)
+        """The metric scaled so that the clean run has 1 and the corrupt run 0."""
+        return self.contrast.normalised(self.value)
 
     def moved(self, several: bool) -> str:
         """What one part or ``several`` of the clean run do to the lead, in words."""
         return f"of the clean run {brings_back(self.recovered, '' if several else 's')} of {self.lead}"
 
     def stored(self) -> list[Array]:
-        """``recovered`` and ``difference``, each a tensor of one number."""
-        return [Array.of(name, (), torch.tensor(getattr(self, name))) for name in ("recovered", "difference")]
+        """``recovered``, and the metric under its name, each a tensor of one number."""
+        numbers = {"recovered": self.recovered, self.contrast.metric.name: self.value}
+        return [Array.of(name, (), torch.tensor(number)) for name, number in numbers.items()]
 
     def measured(self, patched: dict[str, Any]) -> dict[str, Any]:
         """The data of the report, with what was ``patched``."""
         choices = [{**vars(choice), self.outcome: self.shown(choice.id)} for choice in self.choices]
-        numbers = self.members("positions", "difference", "recovered")
+        numbers = self.members("positions", "value", "recovered")
         return {**self.compared(), **patched, **numbers, "choices": choices, **self.members("checks")}
 
 
@@ -178,7 +179,7 @@ class PatchSweep(PatchedRun):
     EVENTS: ClassVar = {"layers": "layer", "checks": "check"}
 
     what: str
-    differences: Tensor
+    values: Tensor
     patches: int
     first: int
     positions: tuple[int, ...] | None
@@ -221,20 +222,19 @@ class PatchSweep(PatchedRun):
     def itemised(self) -> dict[str, Any]:
         """The data with one item a layer, with its row of the map."""
         data = self.to_dict()
-        maps = zip(data.pop("difference"), data.pop("recovered"), strict=True)
+        maps = zip(data.pop("value"), data.pop("recovered"), strict=True)
         rows = [
-            {"layer": layer, "difference": difference, "recovered": recovered}
-            for layer, (difference, recovered) in enumerate(maps)
+            {"layer": layer, "value": value, "recovered": recovered} for layer, (value, recovered) in enumerate(maps)
         ]
         return {**data, "layers": rows}
 
     def stored(self) -> list[Array]:
-        """The maps of ``recovered`` and of logit differences, (layers, positions, heads or units)."""
+        """The maps of ``recovered`` and of the metric, under its name: (layers, positions, heads or units)."""
         return self.arrays()
 
     def arrays(self) -> list[Array]:
         axes = ["layer", self.axis]
-        return [Array.of("recovered", axes, self.recovered), Array.of("difference", axes, self.differences)]
+        return [Array.of("recovered", axes, self.recovered), Array.of(self.contrast.metric.name, axes, self.values)]
 
     def label(self, axis: str, place: int) -> str:
         """Name a position by the token of the corrupt text, which is the text that is run."""
@@ -242,26 +242,26 @@ class PatchSweep(PatchedRun):
 
     @property
     def recovered(self) -> Tensor:
-        """The differences scaled so that the clean run has 1 and the corrupt run 0; float64."""
-        return self.contrast.normalised(self.differences)
+        """The metric scaled so that the clean run has 1 and the corrupt run 0; float64."""
+        return self.contrast.normalised(self.values)
 
     @property
     def measured(self) -> int:
-        return int((~self.differences.isnan()).sum())
+        return int((~self.values.isnan()).sum())
 
     @property
     def interrupted(self) -> bool:
         return self.measured < self.patches
 
     def strongest(self, count: int) -> list[tuple[int, int, float]]:
-        """(layer, column, recovered) of the patches that move the difference most, in either direction."""
+        """(layer, column, recovered) of the patches that move the metric most, in either direction."""
         flat = self.recovered.flatten()
         order = flat.abs().nan_to_num(-1.0).argsort(descending=True, stable=True)[: min(count, self.measured)].tolist()
-        width = self.differences.shape[1]
+        width = self.values.shape[1]
         return [(*divmod(number, width), float(flat[number])) for number in order]
 
     def telling(self, count: int) -> list[int]:
-        """The positions (or heads) at which a layer moves the difference most, in order."""
+        """The positions (or heads) at which a layer moves the metric most, in order."""
         most = self.recovered.abs().nan_to_num(-1.0).amax(dim=0)
         return sorted(most.argsort(descending=True, stable=True)[:count].tolist())
 
@@ -271,7 +271,7 @@ class PatchSweep(PatchedRun):
             "sweep": self.what,
             "axes": ["layer", self.axis],
             **self.members("positions", "interrupted"),
-            "difference": self.differences.tolist(),
+            "value": self.values.tolist(),
             **self.members("recovered", "checks"),
         }
 
@@ -343,14 +343,14 @@ def patch_sweep(
     """
     runs = runs_of(model, clean, corrupt, Asked.of(model, metric, answer, versus))
     grid = grid_of(runs, over, positions)
-    differences, check = exact_sweep(runs, grid, resume, on_progress)
+    values, check = exact_sweep(runs, grid, resume, on_progress)
     return PatchSweep(
         contrast=runs.contrast,
         checks=(*_verify_extremes(runs), check),
         texts=(runs.clean.encoding, runs.corrupt.encoding),
         differing=compared(runs.clean, runs.corrupt),
         what=over,
-        differences=differences,
+        values=values,
         patches=grid.sites,
         first=grid.first,
         positions=grid.positions,
@@ -373,10 +373,10 @@ def exact_sweep(
         corrupt, rows, followed.read, followed.of, lambda value: abs(value - followed.corrupt),
         on_progress, resume=resume, subject=["patch", *followed.metric.key], from_data=float,
     )  # fmt: skip
-    differences = grid.filled(followed.corrupt)
+    values = grid.filled(followed.corrupt)
     for place, value in zip(grid.places(), moved, strict=True):
-        differences[place] = math.nan if value is None else value
-    return differences, check
+        values[place] = math.nan if value is None else value
+    return values, check
 
 
 def grid_of(runs: Runs, over: str, positions: Sequence[int] | None) -> Grid:

@@ -91,7 +91,7 @@ class BesideExact(Agreement):
 
 @dataclass(frozen=True)
 class EstimatedSweep(PatchSweep):
-    """A sweep whose ``differences`` are estimates by ``how``: the corrupt run's plus (clean − corrupt) · gradient.
+    """A sweep whose ``values`` are estimates by ``how``: the corrupt run's plus (clean − corrupt) · gradient.
 
     ``gradient`` takes the gradient at the corrupt run; ``integrated`` the mean of the gradients at ``steps`` points of
     the straight line between the embeddings of both texts. ``added_up`` is the sum of the estimates for the embeddings
@@ -108,7 +108,7 @@ class EstimatedSweep(PatchSweep):
     @property
     def exact_sites(self) -> int:
         """How many sites exact patching runs: those before ``first`` are the same in both texts."""
-        return self.patches - int((~self.differences[:, : self.first].isnan()).sum())
+        return self.patches - int((~self.values[:, : self.first].isnan()).sum())
 
     @property
     def interrupted(self) -> bool:
@@ -163,14 +163,14 @@ def patch_estimate(
     start = time.perf_counter()
     effects = estimate_of(runs, grid, how, steps)
     seconds = time.perf_counter() - start
-    differences = effects.sites + followed.corrupt
+    values = effects.sites + followed.corrupt
     beside, checks = None, [_verify_point(runs, effects.logits)] if how == "gradient" else []
     if exact:
         start = time.perf_counter()
-        exact_differences, check = exact_sweep(runs, grid, resume, on_progress)
+        exact_values, check = exact_sweep(runs, grid, resume, on_progress)
         exact_seconds = time.perf_counter() - start
         checks.append(check)
-        shares, recovered = followed.normalised(differences), followed.normalised(exact_differences)
+        shares, recovered = followed.normalised(values), followed.normalised(exact_values)
         ran = [place for place in grid.places() if not recovered[place].isnan()]
         beside = BesideExact.of(
             [grid.name(*place) for place in ran],
@@ -186,7 +186,7 @@ def patch_estimate(
         texts=(runs.clean.encoding, runs.corrupt.encoding),
         differing=compared(runs.clean, runs.corrupt),
         what=over,
-        differences=differences,
+        values=values,
         patches=grid.sites,
         first=grid.first,
         positions=grid.positions,

@@ -82,7 +82,7 @@ class PathEnd(Data):
 
     site: HookPoint | None
     name: str
-    difference: float | None
+    value: float | None
     recovered: float | None
 
 
@@ -104,7 +104,7 @@ class PathSweep(PatchedRun):
         return any(end.recovered is None for end in self.ends)
 
     def strongest(self, count: int) -> list[PathEnd]:
-        """The paths that move the difference most, in either direction."""
+        """The paths that move the metric most, in either direction."""
         measured = [end for end in self.ends if end.recovered is not None]
         return sorted(measured, key=lambda end: -abs(end.recovered or 0.0))[:count]
 
@@ -134,11 +134,12 @@ class PathSweep(PatchedRun):
         return f"Of {len(self.ends):,} direct paths, that {path} matters most: it {moved}"
 
     def stored(self) -> list[Array]:
-        """``recovered`` and ``difference`` of every path, in the order of the ends."""
-        numbers = {name: [getattr(end, name) for end in self.ends] for name in ("recovered", "difference")}
+        """``recovered`` of every path, and the metric under its name, in the order of the ends."""
+        numbers = [("recovered", [end.recovered for end in self.ends])]
+        numbers.append((self.contrast.metric.name, [end.value for end in self.ends]))
         return [
             Array.of(name, ["path"], torch.tensor([torch.nan if number is None else number for number in values]))
-            for name, values in numbers.items()
+            for name, values in numbers
         ]
 
     def fields(self) -> dict[str, Any]:
@@ -247,14 +248,14 @@ def patch_paths(
     direct: dict[str, float] = {}
     done = 0
     for received, logits in _along(target, rows, receiving, followed.read, recompute_ffn):
-        for row, difference in enumerate(followed.of(logits)):
+        for row, value in enumerate(followed.of(logits)):
             if senders:
                 put |= {str(site): (Intervention(site, values[row]),) for site, values in received.items()}
-                direct[LOGITS] = difference
+                direct[LOGITS] = value
             elif fixed:
                 put[str(others[done + row])] = tuple(Intervention(site, received[site][row]) for site in fixed)
             else:
-                direct[str(others[done + row])] = difference
+                direct[str(others[done + row])] = value
         done += len(logits)
     checks = [_verify_nothing(target, rows[0], followed.read, recompute_ffn)]
     measured: dict[str, float | None] = dict(direct)
