@@ -114,7 +114,7 @@ WORDS: dict[str, Callable[[Names, Names], Pair]] = {
 
 @pytest.mark.parametrize("number", COMPARED)
 def test_both_sides_of_a_cell_give_the_same_numbers(number: str, both: tuple[Names, Names]) -> None:
-    found, expected = (np.array(torch.as_tensor(side).detach()) for side in COMPARED[number](*both))
+    found, expected = (torch.as_tensor(side).detach().numpy() for side in COMPARED[number](*both))
     assert found.shape == expected.shape
     np.testing.assert_allclose(found, expected, atol=2e-4, rtol=1e-3)
 
