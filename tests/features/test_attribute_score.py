@@ -18,9 +18,9 @@ from tinytf.trace.record import record
 SAMPLES = Path(__file__).parents[2] / "samples"
 IDS = (3, 14, 15, 9, 2, 6, 5)
 TEXT = "The cat sat on the mat. The cat"
-NOT_LINEAR = ("q_unit", "q_act", "read1")
+NOT_LINEAR = ("q_unit", "q_act", "q_adapted", "read1", "memory.in", "memory.sum")
 """What stands between the stream and a score that has no parts: queries activated or of length 1 (linear attention),
-and streams that are weighed by themselves."""
+adapters of shared weights, streams that are weighed by themselves, and memories that are read beside the stream."""
 
 
 @pytest.mark.every

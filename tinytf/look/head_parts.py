@@ -42,6 +42,7 @@ _ON_THE_WAY = (Norm, MixStreams, Same, Multiply)
 _ROOM = 2**22
 """Numbers of all parts at one step."""
 
+
 class Sources:
     """What the stream is split into: embeddings, heads, feed-forwards, experts and biases."""
 
@@ -126,13 +127,14 @@ def _root(table: StepTable, place: StepKey) -> StepKey:
 def _stream_parts(trace: Trace, position: int, root: StepKey, sources: Sources) -> Parts:
     """The parts of the stream at a position, sent through the steps of the layer up to ``root``."""
     table, (name, layer) = trace.steps, root
-    assert layer is not None
-    way = list[Step]()
+    way = list[tuple[Step, int]]()
     while name != table.input:
-        way.append(table.at(name, layer))
-        name = way[-1].inputs[0] if way[-1].inputs else table.input
-        if not isinstance(way[-1].operation, _ON_THE_WAY) or not table.has(name, layer):
+        step = table.at(name, layer)
+        if layer is None or not isinstance(step.operation, _ON_THE_WAY):
             raise UsageError(f"this score has no parts: {root[0]} is not the layer's input, normed", "explain it")
+        way.append((step, layer))
+        name, layer = table.sources(step, layer)[0]  # of an earlier layer, where it lends its norm
+    assert layer is not None
     parts = Parts(trace, position)
     add_embeddings(parts)
     for below in range(layer):
@@ -142,10 +144,10 @@ def _stream_parts(trace: Trace, position: int, root: StepKey, sources: Sources) 
     parts.mark(table.input, layer)
     for place in ((table.output, layer - 1), (table.input, layer)) if layer else ((table.input, layer),):
         parts = sources.reached(parts, place)
-    for step in reversed(way):
-        parts.send_through(step, layer)
-        parts.mark(step.name, layer)
-        parts = sources.reached(parts, (step.name, layer))
+    for step, at in reversed(way):
+        parts.send_through(step, at)
+        parts.mark(step.name, at)
+        parts = sources.reached(parts, (step.name, at))
     return parts
 
 
