@@ -149,10 +149,10 @@ def attribute_score(
         "the sum of all pairs", abs(math.fsum(values.flatten().tolist()) - score),
         max(allowed(PARTS, dtype), _ROUNDINGS * torch.finfo(dtype).eps * size),
     )  # fmt: skip
-    parts = [_named(side, values.sum(dim=1 - number)) for number, side in enumerate(sides)]
+    queries, keys = (_named(side, values.sum(dim=1 - number)) for number, side in enumerate(sides))
     return AttributeScore(
         str(cell.address()), cell.layer, head, query, key, score, "the scale of every norm before it",
-        sources.names if isinstance(sources, Features) else "", *parts, values, check,
+        sources.names if isinstance(sources, Features) else "", queries, keys, values, check,
         about=About(model, trace.encoding),
     )  # fmt: skip
 

@@ -6,6 +6,7 @@ every step by itself, in float64. Shapes: N parts, T tokens, C d_model, D d_head
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -162,12 +163,16 @@ class _Carrying:
     """A trace of streams that are given at ``root``, with the scales of norms held as they are in another trace."""
 
     def __init__(self, trace: Trace, root: StepKey, streams: Tensor) -> None:
-        self.trace, self.model, self.about, self.steps = trace, _Doubled(trace.model), trace.about, trace.steps
-        self.encoding, self._values = trace.encoding, {root: streams}
+        self.trace, self.about, self.steps, self.encoding = trace, trace.about, trace.steps, trace.encoding
+        self.model: Any = _Doubled(trace.model)
+        self._values = {root: streams}
 
     @property
     def config(self) -> ModelConfig:
         return self.trace.config
+
+    def is_exchanged(self, name: str, layer: int | None, head: int | None = None) -> bool:
+        return self.trace.is_exchanged(name, layer, head)
 
     def step(self, name: str, layer: int | None = None, heads: tuple[int, ...] | None = None) -> Tensor:
         place = (self.steps.at(name, layer).name, layer)
