@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tinytf.compare.sampling import SamplingDifference as SamplingDifference
     from tinytf.compare.tokenizers import Splits as Splits
     from tinytf.doctor import Checkup as Checkup
+    from tinytf.features.attribute_score import AttributeScore as AttributeScore
     from tinytf.features.coder import SparseCoder as SparseCoder
     from tinytf.features.feature_circuit.report import FeatureCircuit as FeatureCircuit
     from tinytf.features.layouts import open_sae as open_sae
@@ -136,6 +137,7 @@ _LAZY = {
     "Activations": "tinytf.look.activations",
     "AddressValues": "tinytf.look.values",
     "Attended": "tinytf.look.attention",
+    "AttributeScore": "tinytf.features.attribute_score",
     "Attribution": "tinytf.look.attribute",
     "Backward": "tinytf.gradients.grad",
     "Batch": "tinytf.training.data.examples",

@@ -52,6 +52,7 @@ with imported_when_called(__name__, in_turn_of_all):  # all of them at once woul
     from tinytf.cause.step_errors import step_errors
     from tinytf.cause.without import compare_without
     from tinytf.compare.diff import diff
+    from tinytf.features.attribute_score import attribute_score
     from tinytf.features.feature_circuit.report import feature_circuit
     from tinytf.features.report import feature_examples, features
     from tinytf.features.train_crosscoder import train_crosscoder
@@ -128,6 +129,7 @@ class Model(TextModel):
     lens = lens
     train_lens = train_lens
     attribute = attribute
+    attribute_score = attribute_score
     neighbours = neighbours
     similar = similar
     interaction = interaction

@@ -50,6 +50,13 @@ def encoding_of(ids: list[int]) -> Encoding:
 def bridged(ours: Transformer) -> nn.Module:
     """TransformerLens 4: its bridge around transformers' GPT-2, as TransformerBridge.boot_transformers builds it."""
     from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
+
+    model = in_transformers(ours)
+    return build_bridge_from_module(model, "GPT2LMHeadModel", hf_config=model.config)
+
+
+def in_transformers(ours: Transformer) -> Any:
+    """transformers' GPT-2 with the weights of ours."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = ours.config
@@ -76,7 +83,7 @@ def bridged(ours: Transformer) -> nn.Module:
             weights[f"{at}{name}.weight"], weights[f"{at}{name}.bias"] = norm.weight, norm.bias
     weights |= {"ln_f.weight": ours.final_norm.weight, "ln_f.bias": ours.final_norm.bias}
     model.transformer.load_state_dict(weights)
-    return build_bridge_from_module(model, "GPT2LMHeadModel", hf_config=theirs)
+    return model
 
 
 def hooked(ours: Transformer) -> nn.Module:

@@ -1,7 +1,8 @@
 """Ablation and patching sweeps beside TransformerLens, at the size of GPT-2 small; and what a lens holds in memory.
 
-Weights are random (nothing is downloaded), the same in both libraries. What is timed there is the loop that everybody
-writes: one hooked forward pass for each head, or for each layer and position. The numbers of both are compared first.
+Weights are random (nothing is downloaded), the same in all libraries. What is timed there is the loop that everybody
+writes: one hooked forward pass for each head, or for each layer and position. Beside it are torch's hooks on GPT-2 of
+transformers, batched by hand: one pass a layer, with a row for each head or position. All numbers are compared first.
 
     python tests/benchmarks/why.py --repeat 5
 """
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from statistics import median
-from trace import encoding_of, peer_of, random_model  # the benchmark beside this one
+from trace import encoding_of, in_transformers, peer_of, random_model  # the benchmark beside this one
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,7 @@ from tinytf.model import Transformer
 from tinytf.presets import preset
 from tinytf.trace.record import record
 
+Change = Callable[[Tensor, int], None]
 GOAL = 1 / 2
 """A sweep takes at most this share of the loop's time."""
 ALLOWED = 1e-3
@@ -32,7 +34,7 @@ ALLOWED = 1e-3
 
 def asked(transformer: Transformer) -> Model:
     """A model to ask of traces, whose tokens are named by number."""
-    numbers: Any = SimpleNamespace(vocab_size=transformer.config.vocab_size)
+    numbers: Any = SimpleNamespace(vocab_size=transformer.config.vocab_size, shown=str)
     return Model("random", transformer, numbers, "")
 
 
@@ -78,6 +80,49 @@ def patched_one_by_one(
     return found
 
 
+def in_batches(model: Any, ids: list[int], rows: int, of_layer: Callable[[int], nn.Module], change: Change) -> Tensor:
+    """Logits (layers, rows, V) of the last position in transformers' GPT-2: a pass a layer, hooked by hand.
+
+    ``change`` writes into what the module of a layer reads, (rows, T, C).
+    """
+    batch, found = torch.tensor([ids]).expand(rows, -1), []
+    for layer in range(model.config.n_layer):
+
+        def hook(module: nn.Module, args: tuple[Any, ...], layer: int = layer) -> tuple[Any, ...]:
+            changed = args[0].clone()
+            change(changed, layer)
+            return changed, *args[1:]
+
+        handle = of_layer(layer).register_forward_pre_hook(hook)
+        found.append(model(batch, logits_to_keep=1, use_cache=False).logits[:, -1])
+        handle.remove()
+    return torch.stack(found)
+
+
+def ablated_in_batches(model: Any, ids: list[int], target: int) -> Tensor:
+    """As ``ablated_one_by_one``."""
+    heads = model.config.n_head
+
+    def zero(side_by_side: Tensor, layer: int) -> None:
+        by_head = side_by_side.unflatten(-1, (heads, -1))  # a view: (H, T, H, D)
+        by_head[range(heads), :, range(heads)] = 0.0
+
+    logits = in_batches(model, ids, heads, lambda layer: model.transformer.h[layer].attn.c_proj, zero)
+    return logits.log_softmax(-1)[..., target]
+
+
+def patched_in_batches(model: Any, clean: list[int], corrupt: list[int], answer: int, versus: int) -> Tensor:
+    """As ``patched_one_by_one``."""
+    streams = model(torch.tensor([clean]), output_hidden_states=True, use_cache=False).hidden_states
+    positions = range(len(corrupt))
+
+    def put(stream: Tensor, layer: int) -> None:
+        stream[positions, positions] = streams[layer][0]
+
+    logits = in_batches(model, corrupt, len(corrupt), lambda layer: model.transformer.h[layer], put).double()
+    return logits[..., answer] - logits[..., versus]
+
+
 def compared(what: str, ours: Tensor, theirs: Tensor) -> None:
     apart = float((ours - theirs).abs().max())
     print(f"{what}: {ours.numel()} numbers of the two libraries differ by at most {apart:.1e}")
@@ -85,16 +130,23 @@ def compared(what: str, ours: Tensor, theirs: Tensor) -> None:
         raise SystemExit("they differ, so there is nothing to compare")
 
 
-def measure(what: str, ours: Callable[[], Tensor], theirs: Callable[[], Tensor] | None, repeat: int) -> list[Row]:
-    runs = {"sweep": ours}
-    if theirs is not None:
-        compared(what, ours(), theirs())
-        runs["loop"] = theirs
+def measure(
+    what: str,
+    ours: Callable[[], Tensor],
+    theirs: Callable[[], Tensor] | None,
+    batched: Callable[[], Tensor],
+    repeat: int,
+) -> list[Row]:
+    runs = {"sweep": ours, "batched": batched} | ({} if theirs is None else {"loop": theirs})
+    for other in (batched, theirs):
+        if other is not None:
+            compared(what, ours(), other())
     seconds = in_turns(runs, repeat, warm=0 if theirs is not None else 1)
     note = spread(seconds, *runs)
-    if theirs is None:
-        return [Row("sweep", sum(seconds["sweep"]) / repeat, "s", note=note)]
-    return [Row("sweep / loop in TransformerLens", ratio(seconds, "sweep", "loop"), goal=GOAL, note=note)]
+    rows = [Row("sweep / hooks batched by hand", ratio(seconds, "sweep", "batched"), note=note)]
+    if theirs is not None:
+        rows.insert(0, Row("sweep / loop in TransformerLens", ratio(seconds, "sweep", "loop"), goal=GOAL))
+    return rows
 
 
 def held_beyond(run: Callable[[], object]) -> int:
@@ -159,11 +211,16 @@ def main() -> int:
             lambda: ablated_one_by_one(theirs, clean, target, config.n_heads, config.n_layers),
             lambda: patched_one_by_one(theirs, clean, corrupt, 11, 13, config.n_layers),
         ]
+    plain = in_transformers(ours)
+    by_hand = (
+        lambda: ablated_in_batches(plain, clean, target),
+        lambda: patched_in_batches(plain, clean, corrupt, 11, 13),
+    )
     missed = 0
     titles = {"heads": "Head ablation, layers × heads", "residual": "Patching the residual stream, layers × positions"}
-    for (name, title), sweep, loop in zip(titles.items(), (heads, patches), loops, strict=True):
+    for (name, title), sweep, loop, batched in zip(titles.items(), (heads, patches), loops, by_hand, strict=True):
         if chosen.sweep in (None, name):
-            missed += show(title, measure(title, sweep, loop, chosen.repeat))
+            missed += show(title, measure(title, sweep, loop, batched, chosen.repeat))
     if chosen.sweep in (None, "lens"):
         missed += show("Logit lens of 512 tokens", measure_lens(ours, chosen.repeat))
     return 1 if missed else 0

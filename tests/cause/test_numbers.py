@@ -154,6 +154,11 @@ def test_what_cannot_be_set_says_why(model: tinytf.Model, numbers: dict[str, flo
     assert "\n" not in told.value.message
 
 
+def test_a_tied_unembedding_is_not_set_apart_from_the_embeddings(model: tinytf.Model) -> None:
+    with pytest.raises(AddressError, match=r"W_U\[0,3\] cannot be set alone: the head is tied to the embeddings"):
+        model.with_numbers({"W_U[0,3]": 0.0})
+
+
 def test_a_text_without_the_cell_is_refused(model: tinytf.Model) -> None:
     changed = model.with_numbers({"L1H2.weights[the,cat]": 0}, text="The cat sat on the")
     with pytest.raises(

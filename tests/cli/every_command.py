@@ -10,7 +10,7 @@ GIVEN: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "trace --curve": (("trace", "--curve", TEXT, *OPEN),),
     "ablate": (("ablate", TEXT, *OPEN, "--at", "L0H0", "--how", "mean", "--reference", "book.txt"),),
     "attention": (("attention", TEXT, *OPEN),),
-    "attribute": (("attribute", TEXT, *OPEN, "--adapter", "adapter"),),
+    "attribute": (("attribute", TEXT, *OPEN, "--adapter", "adapter"), ("attribute", TEXT, "--at", "L1H0.scores[1,0]")),
     "blame": (("blame", "--texts", "lines.txt", *OPEN, "--versus", "decoder"),),
     "info --card": (
         ("info", "--card", "m", "--versus", "decoder", "--texts", "book.txt", "--device", "cpu", "--top", "0"),

@@ -86,7 +86,7 @@ def test_a_weight_is_explained_as_what_it_is(tinytf: Tinytf) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("trace", "--at", "W_U"), "this model has no W_U: the head is tied to the embeddings, W_U = Eᵀ"),
+        (("trace", "--at", "b_U"), "this model has no b_U: logits is computed without a bias"),
         (("trace", "--at", "L0.W_QQ"), "there is no step 'W_QQ'"),
         (("trace", "--at", "E[pooch]"), "token 'pooch' is 3 tokens"),
         (("trace", "--at", "E[2048]"), "vocab 2048 is out of range"),

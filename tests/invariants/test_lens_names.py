@@ -8,6 +8,8 @@ from functools import cache
 
 import numpy as np
 import pytest
+import torch
+from architectures import KINDS as ALL
 from architectures import config_of, encoding_of, lively
 from numpy.typing import NDArray
 
@@ -88,6 +90,10 @@ class ByHand:
             return self.note(" ".join(at + name for name in names.split()), value)
 
         named("hook_in hook_resid_pre", x)
+        for names, count in (("attn q", self.config.n_heads), ("k v", self.config.n_kv_heads)):
+            inputs = ["hook_attn_in" if name == "attn" else f"hook_{name}_input" for name in names.split()]
+            each = np.repeat(x[:, None], count, axis=1)  # (T, H, C)
+            named(" ".join(f"{name} attn.{name}" for name in inputs), each)
         read = x if encoder else self.norm(f"{at}ln1", x, f"{inside}.norm1")
         named("attn.hook_in attn.q.hook_in attn.k.hook_in attn.v.hook_in", read)
         out = named("attn.o.hook_out", self.attention(layer, read))
@@ -137,6 +143,8 @@ class ByHand:
         shares = np.exp(scores - scores.max(-1, keepdims=True))
         pattern = self.note(f"{at}hook_pattern", shares / shares.sum(-1, keepdims=True))
         z = self.note(f"{at}hook_z {at}o.hook_in", np.einsum("hqk,khd->qhd", pattern, v))
+        by_head = np.split(self.weights[f"blocks.{layer}.attention.o.weight"], config.n_heads, axis=1)
+        self.note(f"{at}hook_result", np.stack([z[:, h] @ one.T for h, one in enumerate(by_head)], axis=1))
         return self.linear(z.reshape(count, -1), f"blocks.{layer}.attention.o")
 
     def turned(self, x: A) -> A:
@@ -185,6 +193,23 @@ def test_a_name_that_is_not_answered_is_refused_with_a_reason(kind: str) -> None
     for name in names - set(by_hand(kind)):
         with pytest.raises(AddressError, match=r"is refused: |is not a name that this model has"):
             trace[name]
+
+
+@pytest.mark.every
+@pytest.mark.parametrize("kind", ALL)
+def test_what_the_heads_add_and_the_bias_sum_to_attention_in_every_kind(kind: str) -> None:
+    trace = trace_of(kind)
+    for layer in range(trace.config.n_layers):
+        if not trace.config.at(layer).n_heads:
+            continue
+        added, bias = trace[f"blocks.{layer}.attn.hook_result"], getattr(attention_of(trace, layer), "bias", None)
+        total = added.sum(1) if bias is None else added.sum(1) + bias.detach()  # (T, H, C) -> (T, C)
+        torch.testing.assert_close(total, trace[f"L{layer}.attn"], atol=1e-4, rtol=1e-4)
+
+
+def attention_of(trace: Trace, layer: int) -> torch.nn.Module:
+    """The module of attention's output."""
+    return trace.model.get_submodule(f"blocks.{layer}.{trace.steps.at('attn', layer).module}")
 
 
 def test_the_tensors_of_several_blocks_are_stacked_and_cut_as_numpy_does() -> None:

@@ -214,6 +214,13 @@ def test_a_parameter_is_known_by_other_names(other: str, kind: str, name: str) -
     assert set(parameter_names(table_of(kind)).values()) == set(table_of(kind).parameters)
 
 
+def test_a_tied_unembedding_is_the_embeddings_turned() -> None:
+    tied, model = parameter("W_U[:,3]", "gpt2"), lively(config_of("gpt2"))
+    assert (tied.note, tied.axes) == ("the head is tied to the embeddings, W_U = Eᵀ", ("d_model",))
+    assert torch.equal(tied.tensor(model), model.embed.tokens.weight[3].detach())
+    assert str(parameter("W_E[3]", "gpt2")) == "E[3]"  # as TransformerLens calls it
+
+
 @pytest.mark.parametrize(
     ("other", "kind", "name", "note"),
     [
@@ -241,7 +248,6 @@ def test_a_fused_tensor_of_a_checkpoint_says_what_is_in_it() -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "message"),
     [
-        ("W_U", "gpt2", "this model has no W_U: the head is tied to the embeddings, W_U = Eᵀ"),
         ("W_U", "bert with a pooler", "this model has no W_U: this model has no language-model head"),
         ("L0.b_Q", "llama, grouped", "this model has no b_Q: q is computed without a bias"),
         ("L0.norm1.bias", "llama, grouped", "this model has no norm1.bias: RMSNorm has a gain alone"),

@@ -37,6 +37,7 @@ ANSWERS: dict[str, Callable[[tinytf.Model], Report]] = {
     "AblationSweep": lambda model: model.ablate_sweep(TEXT),
     "Activations": lambda model: model.activations(TEXT),
     "Attended": lambda model: model.attention(TEXT),
+    "AttributeScore": lambda model: model.attribute_score(TEXT, "L1H0.scores[1,0]"),
     "Attribution": lambda model: model.attribute(TEXT),
     "Backward": lambda model: model.backward(TEXT),
     "BeamSearch": lambda model: model.beam_search(TEXT, beams=2, max_tokens=2),

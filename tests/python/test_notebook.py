@@ -1,19 +1,15 @@
 """The notebook of docs/notebook.md runs from top to bottom, and each cell gives what torch or numpy does by hand."""
 
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from notebook import CELLS, PAGE, of_lens
 from safetensors.torch import load_file
 from torch import Tensor
-
-PAGE = (Path(__file__).parents[2] / "docs" / "notebook.md").read_text("utf-8")
-CELLS = re.findall(r"^## (\d+)\. ([^\n]+)\n\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 Names = dict[str, Any]
 
@@ -308,4 +304,4 @@ def test_a_cell_gives_what_torch_or_numpy_gives(check: Callable[[Names], None], 
 def test_every_cell_says_how_transformer_lens_and_nnsight_spell_it() -> None:
     assert [int(number) for number, _, _ in CELLS] == list(range(1, 31))
     assert len(CHECKS) == len(CELLS) == PAGE.count("```python")
-    assert all(re.match(r"# TransformerLens: .+\n# nnsight: .+\n", code) for _, _, code in CELLS)
+    assert all(compile(of_lens(code), "TransformerLens", "exec") for _, _, code in CELLS)

@@ -11,11 +11,11 @@ from tinytf.look.attribute import head_contributions
 from tinytf.look.flow import Flow, flow
 from tinytf.look.lens import most_probable_by_layer
 from tinytf.look.prediction import Prediction
-from tinytf.look.stream_parts import joined_heads, positions_read
+from tinytf.look.stream_parts import positions_read
 from tinytf.parts.row import Step
 from tinytf.report import Data, derived
 from tinytf.steps.table import StepKey
-from tinytf.trace.site import Site
+from tinytf.trace.site import Site, heads_added
 from tinytf.trace.trace import Trace
 
 
@@ -220,8 +220,4 @@ def _heads(trace: Trace, layer: int, positions: Sequence[int]) -> Tensor:
     if not (trace.config.at(layer).n_heads and trace.steps.added_in(layer)):
         return torch.empty(0, len(positions), trace.config.d_model)
     attention = next(step for step in trace.steps.added if step.role == "attention")
-    site = Site(trace, trace.steps.at(attention.name, layer), layer)
-    joined, matrix = joined_heads(site)
-    heads = joined[list(positions)].unflatten(-1, (site.config.n_heads, -1))  # (R, H·D) -> (R, H, D)
-    weight = matrix.to(heads.dtype).unflatten(1, heads.shape[1:])  # (C, H·D) -> (C, H, D)
-    return torch.einsum("rhd,chd->hrc", heads, weight)
+    return heads_added(Site(trace, trace.steps.at(attention.name, layer), layer), positions)

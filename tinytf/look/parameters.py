@@ -195,7 +195,7 @@ def _find(model: TextModel, named: str | ParameterAddress, way: str | None) -> I
     for single in address.singles():
         layer = single.layers[0] if single.layers else None
         steps = [str(Address(single.step, single.layers, single.heads if single.step.is_split else None))]
-        if single.parameter.name == "E" and model.transformer.head is not None and model.config.tied_head:
+        if single.parameter.name in ("E", "W_U") and model.transformer.head is not None and model.config.tied_head:
             steps.append(table.unembedded.name)
         values = single.tensor(model.transformer, find)
         in_row = len(single.cell) == 2 and not values.dim()

@@ -13,7 +13,6 @@ from tinytf.steps.operations import (
     Activate,
     Add,
     LayerScale,
-    Linear,
     MatchStreams,
     MeanOfTokens,
     MixStreams,
@@ -28,7 +27,7 @@ from tinytf.steps.operations import (
 )
 from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import StepKey
-from tinytf.trace.site import Site
+from tinytf.trace.site import Site, heads_added
 from tinytf.trace.trace import Trace
 
 
@@ -251,10 +250,7 @@ def attention_or_feed_forward(stream: Parts, step: Step, layer: int) -> Parts:
     )
     kind = {"attention": "attention", "cross": "cross-attention"}.get(step.role, "feed-forward")
     if of_heads:
-        heads_joined, weight = joined_heads(site)
-        side_by_side = float64(heads_joined[position])  # (H·D,)
-        heads = side_by_side.unflatten(0, (trace.config.at(layer).n_heads, -1))  # (H, D)
-        vectors = torch.einsum("hd,chd->hc", heads, weight.unflatten(1, heads.shape))  # (C, H·D) -> (C, H, D)
+        vectors = float64(heads_added(site, [position], torch.float64)[:, 0])  # (H, C)
         parts.add_heads(layer, torch.zeros_like(vectors) if exchanged else vectors)
     elif step.role == "cross" and not (exchanged or any(trace.is_exchanged(name, layer) for name in _OF_SOURCE)):
         vectors = _by_source(trace, position, layer) @ weight.T  # (S, H·D) · (H·D, C) -> (S, C)
@@ -277,18 +273,6 @@ def _by_source(trace: Trace, position: int, layer: int) -> Tensor:
     weights, values = (float64(trace.step(f"cross.{name}", layer)) for name in ("weights", "v"))
     values = values.repeat_interleave(len(weights) // len(values), dim=0)  # (Hkv, S, D) -> (H, S, D)
     return (weights[:, position, :, None] * values).transpose(0, 1).flatten(1)
-
-
-def joined_heads(site: Site) -> tuple[Tensor, Tensor]:
-    """The heads side by side that attention's output is made of, (T, H·D), and the matrix between, (C, H·D), float64.
-
-    Two matrices, of which the first compresses groups of heads, are one here.
-    """
-    weight = float64(site.weight)
-    while isinstance(site.source_steps[0].operation, Linear):
-        site = Site(site.trace, site.source_steps[0], site.layer)
-        weight = weight @ float64(site.weight)
-    return site.input(), weight
 
 
 def _experts_parts(stream: Parts, step: Step, layer: int) -> Parts:

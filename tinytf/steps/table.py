@@ -596,7 +596,7 @@ class StepTable:
         absent: dict[str, tuple[Step, Parameter]] = {}
         for step in _absent(self.config):
             reason = self.why_absent(step.name) or ""
-            absent |= {parameter.name: (step, replace(parameter, absent=reason)) for parameter in _parameters(step)}
+            absent |= {p.name: (step, replace(p, absent=reason, same_as="")) for p in _parameters(step)}
         present: dict[str, tuple[Step, Parameter]] = {}
         for step, _ in self.rows:  # not by_name, which has one row of each name: ffn is another row with experts
             for parameter in _parameters(step):

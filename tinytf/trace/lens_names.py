@@ -18,7 +18,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.parts.row import Step
 from tinytf.steps.operations import HeadNorm, Norm
 from tinytf.steps.table import StepKey, StepTable
-from tinytf.trace.site import Site
+from tinytf.trace.site import Site, heads_added
 
 Predicate = Callable[[ModelConfig], bool]
 
@@ -32,7 +32,8 @@ class LensName:
 
     ``part`` is ``input``: the step's input; ``turned``: its tensor with tokens before heads; ``scale``: what a norm
     divides by; ``normalized``: a norm before gain and bias; ``least``: masked scores with the least number of their
-    type. ``why`` is the reason if we have no such tensor.
+    type; ``result``: the part of each head in an output of attention; ``head`` and ``kv head``: the tensor once for
+    each of them. ``why`` is the reason if we have no such tensor.
     """
 
     names: str
@@ -66,6 +67,10 @@ def _weights_as_scores(config: ModelConfig) -> bool:
 
 def _alibi(config: ModelConfig) -> bool:
     return config.positions == "alibi"
+
+
+def _has_heads(config: ModelConfig) -> bool:
+    return config.n_heads > 0
 
 
 def _has_experts(config: ModelConfig) -> bool:
@@ -130,10 +135,9 @@ IN_BLOCKS: tuple[LensName, ...] = (
     LensName("attn.hook_attn_scores", when=_alibi, why=_DIFFERS),
     LensName("attn.hook_attn_scores", "masked", "least"),
     LensName("attn.hook_pattern", "weights"),
-    LensName("attn.hook_result", why="attribute and circuit have what each head adds; a trace has it summed, in attn"),
-    LensName("hook_attn_in hook_q_input hook_k_input hook_v_input attn.hook_attn_in attn.hook_q_input "
-             "attn.hook_k_input attn.hook_v_input",
-             why="it is what all heads read, once for each; patch --to L1H2.q changes it for one"),
+    LensName("attn.hook_result", "attn", "result", _has_heads),
+    LensName("hook_attn_in hook_q_input attn.hook_attn_in attn.hook_q_input", "in", "head", _has_heads),
+    LensName("hook_k_input hook_v_input attn.hook_k_input attn.hook_v_input", "in", "kv head", _has_heads),
     LensName("attn.hook_z attn.o.hook_in", "head_out", "turned"),
     LensName("attn.o.hook_out", "attn"),
     LensName("attn.hook_out attn.hook_hidden_states", "norm1", when=_encoder),
@@ -178,6 +182,10 @@ IN_BLOCKS: tuple[LensName, ...] = (
 """Names inside a layer."""
 
 
+_FOR_HEADS = {"result": "head", "head": "head", "kv head": "kv head"}
+"""The parts that have an axis more than the step, after the tokens, and its name."""
+
+
 @dataclass(frozen=True)
 class Lens:
     """A parsed name of TransformerLens: ``name`` without its block, and ``part`` as in ``LensName``."""
@@ -191,6 +199,8 @@ class Lens:
         axes = ("token",) if step.name == "ids" else step.axes
         if self.part == "turned":
             return (axes[1], axes[0], *axes[2:])
+        if self.part in _FOR_HEADS:
+            return (axes[0], _FOR_HEADS[self.part], *axes[1:])
         return (*axes[:-1], "scale") if self.part == "scale" else axes
 
     def of(self, address: str) -> str:
@@ -200,13 +210,16 @@ class Lens:
             "least": f"{address}, with the least number where a key is masked",
             "scale": f"what {address} divides by",
             "normalized": f"{address} before gain and bias",
+            "result": f"what each head adds to {address}, which adds its bias to their sum",
+            "head": f"{address}, once for each head",
+            "kv head": f"{address}, once for each head of keys and values",
         }
         return descriptions.get(self.part, address)
 
     @property
     def is_step(self) -> bool:
         """Whether a step of ours has the same numbers."""
-        return self.part not in ("scale", "normalized")
+        return self.part not in ("scale", "normalized", *_FOR_HEADS)
 
     def tensor(self, site: Site) -> Tensor:
         """The tensor of TransformerLens, without its batch axis. Raises AddressError if its numbers are not ours."""
@@ -214,6 +227,10 @@ class Lens:
             assert isinstance(site.operation, Norm)
             normed, scale = site.operation.normed(site.input())
             return (scale if self.part == "scale" else normed).to(site.input().dtype)
+        if self.part == "result":
+            return heads_added(site).transpose(0, 1)  # (H, T, C) -> (T, H, C)
+        if self.part in _FOR_HEADS:
+            return site.value[:, None].expand(-1, site.config.sizes[self.part], -1)  # (T, C) -> (T, H, C)
         value, neighbours = site.value, _rotates_neighbours(site)
         if self.part == "turned":
             return (in_pairs(value, site.config) if neighbours and site.step.role in "qk" else value).transpose(0, 1)

@@ -179,7 +179,8 @@ def parameter_names(table: StepTable) -> dict[str, str]:
         f"{address.step.module}.{address.parameter.attribute}": address.parameter.name
         for address, _ in addresses_of(table)
     }
-    return {**paths, **names}
+    of_lens = {"W_E": "E", "W_pos": "P"}  # as TransformerLens calls them
+    return {**of_lens, **paths, **names}
 
 
 def parse_parameter(text: str, table: StepTable) -> ParameterAddress | None:
@@ -196,6 +197,9 @@ def parse_parameter(text: str, table: StepTable) -> ParameterAddress | None:
         return None
     name = names[raw.name]
     step, parameter = table.parameters[name]
+    if parameter.same_as:
+        note, (step, own) = parameter.absent, table.parameters[parameter.same_as]
+        parameter = replace(parameter, attribute=own.attribute, absent="")
     if parameter.absent:
         raise AddressError(f"this model has no {name}: {parameter.absent}")
     config = table.config

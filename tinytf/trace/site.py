@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.model.turn import using
 from tinytf.parts.row import Step
-from tinytf.steps.operations import Operation
+from tinytf.steps.operations import Linear, Operation
 from tinytf.steps.table import StepKey, StepTable
 
 if TYPE_CHECKING:
@@ -127,6 +128,21 @@ class Site:
         """The step recomputed from the steps before it."""
         with using(self.trace.model):
             return self.operation.derive(self, heads)
+
+
+def heads_added(site: Site, positions: Sequence[int] | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    """What each head adds to an output of attention at some positions, by default at all: (H, T, C).
+
+    It is the head's part of the product, so that the heads and the bias sum to the output. Two matrices, of which the
+    first compresses groups of heads, are one here.
+    """
+    weight = site.weight.detach().double()
+    while isinstance(site.source_steps[0].operation, Linear):
+        site = Site(site.trace, site.source_steps[0], site.layer)
+        weight = weight @ site.weight.detach().double()
+    joined = site.input() if positions is None else site.input()[list(positions)]
+    heads = joined.to(dtype or joined.dtype).unflatten(-1, (site.config.n_heads, -1))  # (T, H·D) -> (T, H, D)
+    return torch.einsum("thd,chd->htc", heads, weight.to(heads.dtype).unflatten(1, heads.shape[1:]))
 
 
 def _variable(name: str) -> str:

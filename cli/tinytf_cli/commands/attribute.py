@@ -4,13 +4,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
+from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import FoldOptions, require_only
+from tinytf_cli.options import FoldOptions, complete_address, require_only
 from tinytf_cli.ranges import Whole
 from tinytf_cli.text_options import VERSUS_PAIRS, TextOptions, TraceOrPairsOptions, metric_option
 
 if TYPE_CHECKING:
+    from tinytf.features.attribute_score import AttributeScore
     from tinytf.look.attribute import Attribution
     from tinytf.trace.trace import Trace
 
@@ -29,14 +33,23 @@ class Options:
     position: str | None = option(
         metavar="WHERE", help="Position that predicts it: a number, -1, or a token.  [default: the last, or [MASK]]"
     )
-    top: int = option(type=Whole(1), shown=15, help="Parts shown; the rest are summed.")
+    at: str | None = option(
+        metavar="CELL",
+        shell_complete=complete_address,
+        help="Split this attention score, such as 'L1H0.scores[4,2]', into pairs of parts of query and key.",
+    )
+    features: Path | None = option(
+        type=click.Path(path_type=Path), metavar="PATH",
+        help="With --at: a sparse autoencoder or transcoders, whose features are parts.",
+    )  # fmt: skip
+    top: int | None = option(type=Whole(1), help="Parts shown; the rest are summed.  [default: 15, or 10 pairs]")
 
 
 @command("attribute")
 def attribute(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) -> int:
     """By default, explains the logit of the token predicted after TEXT. With the scale of each norm held fixed, the
     parts sum to the logit, which is checked. Of another --metric they are its first order. With --pairs, explains the
-    mean lead of each answer over versus.
+    mean lead of each answer over versus. With --at, splits an attention score instead.
     """
     from tinytf.look.attribute import require_logits
     from tinytf_cli.views.attribute import AttributionDisplay
@@ -57,6 +70,10 @@ def attribute(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions)
             **over.followed(options.metric, options.token, "--token"),
         )
     model = tracing.model
+    if options.at is not None:
+        return _score(options, options.at, fold, tracing)
+    if options.features is not None:
+        raise UsageError("--features goes with --at", "such as: --at 'L1H0.scores[4,2]'")
     require_logits(model.transformer)
 
     def question(trace: "Trace") -> "Attribution":
@@ -64,4 +81,15 @@ def attribute(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions)
             trace, token=options.token, versus=options.versus, metric=options.metric, position=options.position
         )
 
-    return tracing.show(question, "attributions", AttributionDisplay(options.top, fold.all))
+    return tracing.show(question, "attributions", AttributionDisplay(options.top or 15, fold.all))
+
+
+def _score(options: Options, at: str, fold: FoldOptions, tracing: TraceOrPairsOptions) -> int:
+    from tinytf_cli.views.attribute_score import AttributeScoreDisplay
+
+    require_only(("at", "features", "top"), (Options,), "--at")
+
+    def question(trace: "Trace") -> "AttributeScore":
+        return tracing.model.attribute_score(trace, at, features=options.features)
+
+    return tracing.show(question, "attribute_scores", AttributeScoreDisplay(options.top or 10, fold.all))

@@ -73,6 +73,8 @@ def number_at(text: str, table: StepTable, encoding: Encoding | None = None) -> 
         return Divisor(parse_numbers(match[1], table.config.n_layers, "layer"))
     target = parse_any(text, table)
     if isinstance(target, ParameterAddress):
+        if target.parameter.same_as:
+            raise AddressError(f"{target} cannot be set alone: {target.note}", f"{target.parameter.same_as} sets both")
         return target
     target = target.plain(table)
     require_edit(target, table)

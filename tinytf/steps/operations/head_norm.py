@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tinytf.config import ModelConfig
 from tinytf.parts.row import Step
 from tinytf.steps.one_token import Kernels
-from tinytf.steps.operations.norm import Norm, gain_of, layer_norm_gradient, rms_norm_gradient
+from tinytf.steps.operations.norm import Norm, gain_of, gained, layer_norm_gradient, rms_norm_gradient
 from tinytf.steps.operations.operation import (
     Consumer,
     Pass,
@@ -74,6 +74,10 @@ class HeadNorm(Norm):
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         output = into_heads(site.module(side_by_side(site.input())), width_of(site))
         return of_query_heads(output, site, heads)
+
+    def held(self, x: Tensor, of: Tensor, module: Any) -> Tensor:
+        apart = (side_by_side(t).unflatten(-1, (self.groups or t.shape[-3], -1)) for t in (x, of))  # (…, T, N, W)
+        return into_heads(gained(self._scaled(*apart).flatten(-2), module), x.shape[-1])
 
     def _grouped(self, x: Tensor) -> Tensor:
         """The numbers that are normed together: (H, T, D) -> (N, T, W)."""

@@ -144,8 +144,9 @@ class Unembed(Linear):
     def parameters(self, step: Step) -> tuple[Parameter, ...]:
         tied = "the head is tied to the embeddings, W_U = Eᵀ" if self.tied else ""
         absent = "" if self.bias else f"{step.name} is computed without a bias"
+        axes, same_as = (step.reads, step.axes[-1]), "E" if self.tied else ""
         return (
-            Parameter("W_U", "weight", (step.reads, step.axes[-1]), transposed=True, absent=tied),
+            Parameter("W_U", "weight", axes, transposed=True, absent=tied, same_as=same_as),
             Parameter("b_U", "bias", step.axes[-1:], absent=absent),
         )
 

@@ -58,6 +58,12 @@ def gain_of(norm: Any) -> Tensor:
     return torch.ones(()) if weight is None else weight
 
 
+def gained(normed: Tensor, norm: Any) -> Tensor:
+    """x̂ ⊙ gain + bias, each where the norm has it."""
+    bias: Tensor | None = getattr(norm, "bias", None)
+    return normed * gain_of(norm) if bias is None else normed * gain_of(norm) + bias
+
+
 @dataclass(frozen=True)
 class Norm(Operation):
     """LayerNorm of every row if ``centred``, else RMSNorm; ``learned`` names its parameters: gain, bias."""
@@ -106,6 +112,14 @@ class Norm(Operation):
 
     def normed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return layer_normed(x, self.eps) if self.centred else rms_normed(x, self.eps)
+
+    def held(self, x: Tensor, of: Tensor, module: Any) -> Tensor:
+        """The norm of x with the scale of ``of``: linear in x, but for the bias."""
+        return gained(self._scaled(x, of), module)
+
+    def _scaled(self, x: Tensor, of: Tensor) -> Tensor:
+        x, of = (t - t.mean(dim=-1, keepdim=True) if self.centred else t for t in (x, of))
+        return x / (of.square().mean(dim=-1, keepdim=True) + self.eps).sqrt()
 
     def code(self, site: Site) -> str:
         name = "layer_norm" if self.centred else "rms_norm"

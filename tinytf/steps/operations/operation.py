@@ -85,7 +85,8 @@ class Parameter:
     """A parameter of a step: its ``name`` in addresses, and its ``attribute`` in the module.
 
     ``axes`` are in the order of formulas: (in, out) for the matrix in x·W, which is stored ``transposed``. ``absent``
-    says why this model does not have it; empty where it does.
+    says why this model does not have it; empty where it does. An absent one may be read from another, ``same_as``,
+    whose numbers it has.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Parameter:
     axes: tuple[str, ...]
     transposed: bool = False
     absent: str = ""
+    same_as: str = ""
 
 
 @dataclass(frozen=True)
