@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from tinytf.cause.interventions.patch import PatchedRun
 
 
+_OF_HEADS = ("heads", "queries", "keys", "values", "neurons")
+"""Sweeps that --position limits."""
+
+
 @dataclass(frozen=True)
 class Options:
     """The options of this command alone."""
@@ -41,9 +45,10 @@ class Options:
         "for it]",
     )
     sweep: str | None = option(
-        type=click.Choice(["residual", "heads", "attn", "ffn", "neurons", "from", "to"]),
-        help="Patch each one alone, and draw a map: residual, attn or ffn per layer and position, heads, or neurons; "
-        "with --from, every receiver (to); with --to, every sender (from).  [default: residual]",
+        type=click.Choice(["residual", "heads", "queries", "keys", "values", "attn", "ffn", "neurons", "from", "to"]),
+        help="Patch each one alone, and draw a map: residual, attn or ffn per layer and position, heads or their "
+        "queries, keys or values, or neurons; with --from, every receiver (to); with --to, every sender (from).  "
+        "[default: residual]",
     )  # fmt: skip
     addresses: tuple[str, ...] = option(
         "--at", multiple=True, metavar="ADDRESS",
@@ -92,11 +97,16 @@ class EstimateOptions:
     GROUP: ClassVar = "Estimate"
 
     how: str | None = option(
-        "--estimate", type=click.Choice(["gradient", "integrated"]),
-        help="Estimate a sweep from gradients, without a run for each patch: at the corrupt run, or averaged over the "
-        "line between both texts.",
+        "--estimate", type=click.Choice(["gradient", "integrated", "grad-drop"]),
+        help="Estimate a sweep from gradients, without a run for each patch: at the corrupt run; averaged over the "
+        "line between both texts; or by mean size, with the gradient of each other layer dropped in turn.",
     )  # fmt: skip
     steps: int | None = option(type=Whole(1), help="With --estimate integrated: points of the line.  [default: 10]")
+    qk_correction: bool = option(
+        is_flag=True,
+        help="With --estimate and a sweep of queries or keys: compute the softmax with the patched one, instead of its "
+        "gradient.",
+    )
     beside: str | None = option(
         type=click.Choice(["exact"]), help="With --estimate: run exact patching too, and compare."
     )
@@ -105,7 +115,7 @@ class EstimateOptions:
     def settings(self) -> dict[str, Any]:
         """The settings of an estimate in the library."""
         steps = {} if self.steps is None else {"steps": self.steps}
-        return {"how": self.how, "exact": self.beside is not None, **steps}
+        return {"how": self.how, "qk_correction": self.qk_correction, "exact": self.beside is not None, **steps}
 
 
 @command("patch")
@@ -202,11 +212,11 @@ def _require_fitting(options: Options, path: PathOptions, estimate: EstimateOpti
         raise UsageError("a path has two ends", "name both, --from L1H2 --to L3H0.q, or sweep one: --sweep to")
     if path.recompute_ffn and not path.named:
         raise UsageError("--recompute-ffn goes with --from and --to", "such as --from L1H2 --to L3H0.q")
-    if options.places and not (options.addresses or path.named or over in ("heads", "neurons")):
+    if options.places and not (options.addresses or path.named or over in _OF_HEADS):
         raise UsageError("--position goes with --at, --from, and sweeps of heads or neurons", "name one of them")
-    if estimate.how is None and (estimate.steps is not None or estimate.beside is not None):
-        raise UsageError("--steps and --beside go with --estimate", "such as --estimate integrated")
-    if estimate.how == "gradient" and estimate.steps is not None:
+    if estimate.how is None and (estimate.steps is not None or estimate.beside is not None or estimate.qk_correction):
+        raise UsageError("--steps, --beside and --qk-correction go with --estimate", "such as --estimate integrated")
+    if estimate.how in ("gradient", "grad-drop") and estimate.steps is not None:
         raise UsageError("--steps goes with --estimate integrated", "one gradient has one point")
 
 

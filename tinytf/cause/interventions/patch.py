@@ -32,6 +32,7 @@ from tinytf.errors import UsageError
 from tinytf.metric import Answer, Asked, MetricFunction
 from tinytf.report import About, Progress, Report, Verified, ignore_progress, text_data
 from tinytf.sentences import from_where_on, listed, percent
+from tinytf.steps.table import table_of
 from tinytf.tables import Array
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
@@ -168,7 +169,8 @@ class Patched(OnePatch):
 class PatchSweep(PatchedRun):
     """Each patch of a sweep alone: the metric as (layers, positions), (layers, heads) or (layers, units).
 
-    Heads and units are patched at ``positions`` (None: all).
+    A key or value that heads share is in the column of the first of them. Heads and units are patched at ``positions``
+    (None: all).
 
     In a decoder the positions before ``first``, where the texts begin to differ, were not run: clean and corrupt
     activations are the same there. Patches not run before an interrupt are NaN.
@@ -189,8 +191,10 @@ class PatchSweep(PatchedRun):
         return COLUMNS.get(self.what, "position")
 
     def site(self, layer: int, column: int) -> str:
-        """The address of a patch of heads or units."""
-        return f"L{layer}H{column}" if self.what == "heads" else f"L{layer}.{column}"
+        """The address of a patch of heads, of their queries, keys or values, or of units."""
+        assert self.about is not None
+        model: Any = self.about.model
+        return Grid.of(self.what, table_of(model.config), None).name(layer, column)
 
     def clean_site(self, layer: int, column: int) -> str:
         """A patch in words, such as ``L3 of the clean run at 4 ·cat``."""
@@ -335,7 +339,8 @@ def patch_sweep(
     resume: Path | None = None,
     on_progress: Progress = ignore_progress,
 ) -> PatchSweep:
-    """``patch`` for each layer at each position (``residual``, ``attn``, ``ffn``), of the ``heads`` or ``neurons``.
+    """``patch`` for each layer at each position (``residual``, ``attn``, ``ffn``), or of each of the ``heads``, their
+    ``queries``, ``keys`` or ``values``, or the ``neurons``.
 
     ``positions`` limit the patches of heads and units; by default they cover all. The patches run in batches. An
     interrupt ends it with the results so far; the file ``resume`` keeps them, to continue from. Raises the errors of
