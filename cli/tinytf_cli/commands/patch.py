@@ -9,7 +9,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import FoldOptions, ModelOptions, ResumeOptions, require_only
+from tinytf_cli.options import ControlOptions, FoldOptions, ModelOptions, ResumeOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Whole
 from tinytf_cli.text_options import VERSUS_PAIRS, ChatOptions, PairsOptions, asked_of, metric_option, target_option
@@ -124,6 +124,7 @@ def patch(
     over: PairsOptions,
     path: PathOptions,
     estimate: EstimateOptions,
+    controls: ControlOptions,
     resume_options: ResumeOptions,
     fold: FoldOptions,
     model_options: ModelOptions,
@@ -142,6 +143,7 @@ def patch(
     from tinytf_cli.views.patch import aligned_lines
 
     _require_fitting(options, path, estimate)
+    controls.require("--at of two texts", bool(options.addresses) and over.pairs is None)
     if over.pairs is not None:
         resume = resume_options.checked_file("")
         return _over_pairs(options, estimate, over, fold, model_options, output, resume)
@@ -167,7 +169,7 @@ def patch(
         output.draw(patch_through(through, clean_text, corrupt_text, at, top=top, truncate=truncate))
         return 0
     model = model_options.open(two_stacks=True)
-    tokens = {"metric": options.metric, "answer": options.answer, "versus": options.versus}
+    tokens: dict[str, Any] = {"metric": options.metric, "answer": options.answer, "versus": options.versus}
     Asked.of(model, *tokens.values(), names=("--answer", "--versus"))
     models, asked = asked_of(model, texts, options.target_text, output, truncate=options.truncate, until_apart=True)
     clean, corrupt = (
@@ -181,7 +183,9 @@ def patch(
         raise
     positions = [position for words in options.places for position in corrupt.positions(words)] or None
     if options.addresses:
-        report = model.patch(clean, corrupt, options.addresses, positions=positions, top=options.top or 5, **tokens)
+        beside = controls.of(model_options.seed)
+        top = options.top or 5
+        report = model.patch(clean, corrupt, options.addresses, positions=positions, top=top, **beside, **tokens)
         return output.draw_checked(report)
     settings: dict[str, Any] = {"positions": positions, **tokens}
     if path.named:

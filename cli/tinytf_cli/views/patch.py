@@ -15,7 +15,7 @@ from tinytf.sentences import first_of
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.ablate import SITES, SweepDisplay, check_line, choice_table, where_predicted
+from tinytf_cli.views.ablate import SITES, SweepDisplay, check_line, choice_table, control_line, where_predicted
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Array, Block, Cell, Column, Figure, Heading, Heat, Line, Piece, Span, Table
 from tinytf_cli.views.draw import Display, draws, model_of
@@ -135,6 +135,8 @@ def _recovered(report: Patched | PathPatched) -> Iterator[Block]:
     recovered, value = Figure(report.recovered, "%.4f", "strong"), Figure(report.difference, _form(report))
     unit = "" if metric.unit == "logits" else metric.in_unit
     yield Line([recovered, f" of the clean run recovered: the {metric.noun} is ", value, unit], indent=2)
+    if isinstance(report, Patched):
+        yield from control_line(report.control, "shares")
     yield from check_line(*report.checks)
 
 

@@ -13,6 +13,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from tinytf.cause.interventions.controls import (
+    CONTROLS,
+    Control,
+    logits_of_sets,
+    random_sets,
+    require_controls,
+)
 from tinytf.cause.interventions.grid import COLUMNS, Grid
 from tinytf.cause.interventions.hooks import HookPoint, Intervention, logits_with, point_names, points_of
 from tinytf.cause.interventions.prediction import (
@@ -150,11 +157,15 @@ class OnePatch(PatchedRun):
 
 @dataclass(frozen=True)
 class Patched(OnePatch):
-    """The corrupt run with the clean activations of all ``sites``."""
+    """The corrupt run with the clean activations of all ``sites``.
+
+    ``control`` has the share recovered beside random heads, experts or units of the same layers; None for other sites.
+    """
 
     KIND = "patch"
 
     sites: tuple[HookPoint, ...]
+    control: Control | None
 
     def claim(self) -> str:
         names = point_names(self.sites)
@@ -162,7 +173,7 @@ class Patched(OnePatch):
         return f"{sites} {self.moved(len(names) > 1)}."
 
     def fields(self) -> dict[str, Any]:
-        return self.measured({"at": [str(site) for site in self.sites]})
+        return self.measured({"at": [str(site) for site in self.sites], **self.members("control")})
 
 
 @dataclass(frozen=True)
@@ -303,17 +314,21 @@ def patch(
     metric: str | MetricFunction | None = None,
     positions: Sequence[int] | None = None,
     top: int = 5,
+    controls: int = CONTROLS,
+    seed: int = 0,
 ) -> Patched:
     """Run the corrupt text with the clean run's activations at all the steps of ``at``.
 
     ``positions`` limits the patch; by default it covers all. ``metric`` is what is followed: one of METRICS, by default
     ``logit_diff``, or a function of the logits (T, V), and if it takes two of the clean run's trace, that gives one
     number. ``answer`` and ``versus`` are its tokens, by default each run's prediction; several tokens of an answer
-    continue both texts.
+    continue both texts. ``controls`` random sets of as many heads, experts or units of the same layers are patched
+    beside, drawn by ``seed``.
 
     Raises UsageError for texts that cannot be compared (``require_even``, ``contrast``) and for a position beyond them,
     AddressError for a step that cannot be patched.
     """
+    require_controls(controls)
     if not at:
         raise UsageError(
             "nothing is named to patch", "name a head, such as L0H1, a part, such as L0.ffn, or the stream, L0.in"
@@ -322,8 +337,16 @@ def patch(
     distinct = positions_in(runs.clean, positions)
     sites = points_of(at, runs.corrupt)
     values = clean_values(runs, sites, distinct)
-    logits = logits_with(runs.corrupt, values, runs.contrast.read)
-    return Patched.of(model, runs, logits, top, sites=sites, positions=distinct, checks=_verify_extremes(runs))
+    logits, read = logits_with(runs.corrupt, values, runs.contrast.read), runs.contrast.read
+    what, others = random_sets(sites, runs.corrupt.steps, controls, seed)
+    rows = [clean_values(runs, points, distinct) for points in others]
+    random = [
+        runs.contrast.normalised(runs.contrast.of(row[None])[0]) for row in logits_of_sets(runs.corrupt, rows, read)
+    ]
+    share = runs.contrast.normalised(runs.contrast.of(logits[None])[0])
+    control = Control.of(what, share, random)
+    checks = _verify_extremes(runs)
+    return Patched.of(model, runs, logits, top, sites=sites, positions=distinct, control=control, checks=checks)
 
 
 def patch_sweep(
