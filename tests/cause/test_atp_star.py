@@ -51,7 +51,8 @@ class Texts:
         ids = some_ids(config, 1, LENGTH, seed=5)[0].tolist()
         ids = [2 if token == mask else token for token in ids]
         ids = ids if mask is None else [*ids[:-1], mask]
-        other = [*ids[:2], (ids[2] + 5) % config.vocab_size, *ids[3:]]
+        at = 6 if "window" in kind else 2  # where the last token still sees it
+        other = [*ids[:at], (ids[at] + 5) % config.vocab_size, *ids[at + 1 :]]
         self.ids = [ids, [2 if token == mask else token for token in other[:-1]] + [other[-1]]]
         self.ours: Model = asked(self.model, mask)
         self.clean, self.corrupt = (record(self.model, encoding_of(ids), mask) for ids in self.ids)

@@ -83,6 +83,8 @@ METHODS = (
            ("test_a_corrected_query_or_key_is_the_slope_along_its_own_change_of_the_weights",), "approx"),
     Method("attribution patching, GradDrop", "torch", "plain hooks on every kind of model, autograd, float64",
            "cause/test_atp_star.py", ("test_grad_drop_averages_the_sizes_that_plain_hooks_give",), "allclose"),
+    Method("random controls", "torch", "plain hooks on every other head, float64", "cause/test_controls.py",
+           ("test_the_controls_of_a_head_are_the_other_heads_of_its_layer",), "approx"),
     *(
         Method(what, "torch", f"plain hooks on {how}, float64", _METRIC, (test,))
         for what, how, test in (

@@ -73,8 +73,8 @@ def random_sets(
     groups: dict[tuple[int, str, tuple[int, ...] | None, bool], list[HookPoint]] = {}
     for point in points:
         groups.setdefault((point.layer, point.step, point.rows, point.head is None), []).append(point)
-    choices = [_others(of, table) for of in groups.values()]
-    if not all(choices) or any(point.stack for point in points):
+    choices = [] if any(point.stack for point in points) else [_others(of, table) for of in groups.values()]
+    if not choices or not all(choices):
         return "", []
     sizes = [len(of) for of in groups.values()]
     possible = prod(comb(len(of), size) for of, size in zip(choices, sizes, strict=True)) - 1
