@@ -292,6 +292,27 @@ class BlockOptions:
 
 
 @dataclass(frozen=True)
+class ControlOptions:
+    """Random interventions beside the one that was asked for."""
+
+    GROUP: ClassVar = "Controls"
+
+    controls: int = option(
+        type=Whole(0, 1000), shown=10,
+        help="With --at, or --curve of steer: random heads, units or vectors to set the effect beside; 0 for none.",
+    )  # fmt: skip
+
+    def require(self, needs: str, fits: bool) -> None:
+        """Raise UsageError if the option is given where there is no such effect."""
+        if is_typed("controls") and not fits:
+            raise UsageError(f"--controls goes with {needs}", "such as --at L0H1 --controls 20")
+
+    def of(self, seed: int) -> dict[str, Any]:
+        """The settings in the library."""
+        return {"controls": self.controls, "seed": seed}
+
+
+@dataclass(frozen=True)
 class FoldOptions:
     """Whether a view is folded to one screen."""
 

@@ -78,6 +78,13 @@ METHODS = (
            ("test_the_estimate_of_a_head_is_the_slope_of_patching_it_a_little",)),
     Method("attribution patching, integrated", "transformers", "autograd at points between the embeddings, float64",
            _GRADIENT, ("test_integrated_estimates_are_mean_gradients_between_the_embeddings",)),
+    Method("attribution patching, QK correction", "torch", "plain hooks on every kind of model, autograd, float64",
+           "cause/test_atp_star.py",
+           ("test_a_corrected_query_or_key_is_the_slope_along_its_own_change_of_the_weights",), "approx"),
+    Method("attribution patching, GradDrop", "torch", "plain hooks on every kind of model, autograd, float64",
+           "cause/test_atp_star.py", ("test_grad_drop_averages_the_sizes_that_plain_hooks_give",), "allclose"),
+    Method("random controls", "torch", "plain hooks on every other head, float64", "cause/test_controls.py",
+           ("test_the_controls_of_a_head_are_the_other_heads_of_its_layer",), "approx"),
     *(
         Method(what, "torch", f"plain hooks on {how}, float64", _METRIC, (test,))
         for what, how, test in (

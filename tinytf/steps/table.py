@@ -281,6 +281,10 @@ class StepTable:
         mixed = self.at(name, layer)
         return mixed if mixed.is_map else None
 
+    def mixes_heads(self, layer: int) -> bool:
+        """Whether what one head of a layer gives depends on the inputs of others, through steps inside attention."""
+        return any(step.operation is not None and step.operation.mixes_heads for step in self.in_layer(layer))
+
     def head_output(self, layer: int) -> Step | None:
         """The output of each head of a layer: the step whose heads are concatenated; None without a mixer."""
         return self.at(self.at("concat", layer).inputs[0], layer) if self.has("concat", layer) else None

@@ -11,7 +11,7 @@ from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import FoldOptions, ResumeOptions, require_only
+from tinytf_cli.options import ControlOptions, FoldOptions, ResumeOptions, require_only
 from tinytf_cli.ranges import Whole
 from tinytf_cli.text_options import VERSUS_PAIRS, TextOptions, TraceOrPairsOptions, metric_option
 
@@ -68,7 +68,7 @@ class Options:
 
 
 @command("ablate")
-def ablate(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) -> int:
+def ablate(options: Options, controls: ControlOptions, fold: FoldOptions, tracing: TraceOrPairsOptions) -> int:
     """Choose what to ablate with --at, --sweep or --without. The prediction is for the token after TEXT; in an encoder,
     for the first [MASK]; --metric says by what it is measured. Ctrl-C ends a sweep early and shows what it has
     measured. With --pairs, the lead of each answer over versus is followed, and --how resample takes the values of the
@@ -84,6 +84,8 @@ def ablate(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) ->
     if len(chosen) != 1:
         message = f"{chosen[0]} and {chosen[1]} ask for two things at once" if chosen else "nothing is named to ablate"
         raise UsageError(message, "name a head, such as --at L0H1, or map all of them with --sweep heads")
+    fits = bool(options.addresses) and not options.repair and tracing.texts.over.pairs is None
+    controls.require("--at of one text, without --repair", fits)
     if options.repair and not options.addresses:
         raise UsageError("--repair goes with --at", "name what to ablate, such as --at L0H1")
     if options.repair and options.metric is not None:
@@ -146,7 +148,8 @@ def ablate(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) ->
                 return model.ablate_sweep(trace, options.sweep, resume=resume, on_progress=on_progress, **settings)
             if options.repair:
                 return model.repair(trace, options.addresses, on_progress=on_progress, **settings)
-            return model.ablate(trace, options.addresses, top=options.top or 5, on_progress=on_progress, **settings)
+            top, number = options.top or 5, controls.controls
+            return model.ablate(trace, options.addresses, top=top, controls=number, on_progress=on_progress, **settings)
 
     sweep_display = SweepDisplay(options.top or 8, fold.all) if options.sweep else None
     display = RepairDisplay(options.top or 8) if options.repair else sweep_display

@@ -9,7 +9,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import FoldOptions, ModelOptions, ResumeOptions, require_only
+from tinytf_cli.options import ControlOptions, FoldOptions, ModelOptions, ResumeOptions, require_only
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Whole
 from tinytf_cli.text_options import VERSUS_PAIRS, ChatOptions, PairsOptions, asked_of, metric_option, target_option
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tinytf.cause.interventions.patch import PatchedRun
+
+
+_OF_HEADS = ("heads", "queries", "keys", "values", "neurons")
+"""Sweeps that --position limits."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,10 @@ class Options:
         "for it]",
     )
     sweep: str | None = option(
-        type=click.Choice(["residual", "heads", "attn", "ffn", "neurons", "from", "to"]),
-        help="Patch each one alone, and draw a map: residual, attn or ffn per layer and position, heads, or neurons; "
-        "with --from, every receiver (to); with --to, every sender (from).  [default: residual]",
+        type=click.Choice(["residual", "heads", "queries", "keys", "values", "attn", "ffn", "neurons", "from", "to"]),
+        help="Patch each one alone, and draw a map: residual, attn or ffn per layer and position, heads or their "
+        "queries, keys or values, or neurons; with --from, every receiver (to); with --to, every sender (from).  "
+        "[default: residual]",
     )  # fmt: skip
     addresses: tuple[str, ...] = option(
         "--at", multiple=True, metavar="ADDRESS",
@@ -92,11 +97,16 @@ class EstimateOptions:
     GROUP: ClassVar = "Estimate"
 
     how: str | None = option(
-        "--estimate", type=click.Choice(["gradient", "integrated"]),
-        help="Estimate a sweep from gradients, without a run for each patch: at the corrupt run, or averaged over the "
-        "line between both texts.",
+        "--estimate", type=click.Choice(["gradient", "integrated", "grad-drop"]),
+        help="Estimate a sweep from gradients, without a run for each patch: at the corrupt run; averaged over the "
+        "line between both texts; or by mean size, with the gradient of each other layer dropped in turn.",
     )  # fmt: skip
     steps: int | None = option(type=Whole(1), help="With --estimate integrated: points of the line.  [default: 10]")
+    qk_correction: bool = option(
+        is_flag=True,
+        help="With --estimate and a sweep of queries or keys: compute the softmax with the patched one, instead of its "
+        "gradient.",
+    )
     beside: str | None = option(
         type=click.Choice(["exact"]), help="With --estimate: run exact patching too, and compare."
     )
@@ -105,7 +115,7 @@ class EstimateOptions:
     def settings(self) -> dict[str, Any]:
         """The settings of an estimate in the library."""
         steps = {} if self.steps is None else {"steps": self.steps}
-        return {"how": self.how, "exact": self.beside is not None, **steps}
+        return {"how": self.how, "qk_correction": self.qk_correction, "exact": self.beside is not None, **steps}
 
 
 @command("patch")
@@ -114,6 +124,7 @@ def patch(
     over: PairsOptions,
     path: PathOptions,
     estimate: EstimateOptions,
+    controls: ControlOptions,
     resume_options: ResumeOptions,
     fold: FoldOptions,
     model_options: ModelOptions,
@@ -132,6 +143,7 @@ def patch(
     from tinytf_cli.views.patch import aligned_lines
 
     _require_fitting(options, path, estimate)
+    controls.require("--at of two texts", bool(options.addresses) and over.pairs is None)
     if over.pairs is not None:
         resume = resume_options.checked_file("")
         return _over_pairs(options, estimate, over, fold, model_options, output, resume)
@@ -157,7 +169,7 @@ def patch(
         output.draw(patch_through(through, clean_text, corrupt_text, at, top=top, truncate=truncate))
         return 0
     model = model_options.open(two_stacks=True)
-    tokens = {"metric": options.metric, "answer": options.answer, "versus": options.versus}
+    tokens: dict[str, Any] = {"metric": options.metric, "answer": options.answer, "versus": options.versus}
     Asked.of(model, *tokens.values(), names=("--answer", "--versus"))
     models, asked = asked_of(model, texts, options.target_text, output, truncate=options.truncate, until_apart=True)
     clean, corrupt = (
@@ -171,7 +183,9 @@ def patch(
         raise
     positions = [position for words in options.places for position in corrupt.positions(words)] or None
     if options.addresses:
-        report = model.patch(clean, corrupt, options.addresses, positions=positions, top=options.top or 5, **tokens)
+        beside = controls.of(model_options.seed)
+        top = options.top or 5
+        report = model.patch(clean, corrupt, options.addresses, positions=positions, top=top, **beside, **tokens)
         return output.draw_checked(report)
     settings: dict[str, Any] = {"positions": positions, **tokens}
     if path.named:
@@ -202,11 +216,11 @@ def _require_fitting(options: Options, path: PathOptions, estimate: EstimateOpti
         raise UsageError("a path has two ends", "name both, --from L1H2 --to L3H0.q, or sweep one: --sweep to")
     if path.recompute_ffn and not path.named:
         raise UsageError("--recompute-ffn goes with --from and --to", "such as --from L1H2 --to L3H0.q")
-    if options.places and not (options.addresses or path.named or over in ("heads", "neurons")):
+    if options.places and not (options.addresses or path.named or over in _OF_HEADS):
         raise UsageError("--position goes with --at, --from, and sweeps of heads or neurons", "name one of them")
-    if estimate.how is None and (estimate.steps is not None or estimate.beside is not None):
-        raise UsageError("--steps and --beside go with --estimate", "such as --estimate integrated")
-    if estimate.how == "gradient" and estimate.steps is not None:
+    if estimate.how is None and (estimate.steps is not None or estimate.beside is not None or estimate.qk_correction):
+        raise UsageError("--steps, --beside and --qk-correction go with --estimate", "such as --estimate integrated")
+    if estimate.how in ("gradient", "grad-drop") and estimate.steps is not None:
         raise UsageError("--steps goes with --estimate integrated", "one gradient has one point")
 
 

@@ -9,7 +9,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import is_typed
-from tinytf_cli.options import FoldOptions, ModelOptions
+from tinytf_cli.options import ControlOptions, FoldOptions, ModelOptions
 from tinytf_cli.output import CONTROL_VECTOR, Output
 from tinytf_cli.ranges import Whole
 from tinytf_cli.text_options import OptionalTextOptions, metric_option
@@ -54,8 +54,8 @@ class Options:
 
 
 @command("steer")
-def steer(options: Options, fold: FoldOptions, texts: OptionalTextOptions, model_options: ModelOptions,
-          output: Output) -> int:  # fmt: skip
+def steer(options: Options, controls: ControlOptions, fold: FoldOptions, texts: OptionalTextOptions,
+          model_options: ModelOptions, output: Output) -> int:  # fmt: skip
     """FILE is a table of pairs (.jsonl, .csv, .tsv, .parquet) with the columns positive and negative, or clean and
     corrupt; or a vector made before (.safetensors, or a control vector of llama.cpp in .gguf). -o writes the vector to
     such a file, and tinytf generate --add takes it. With --curve, the vector is added at several strengths to the run
@@ -71,8 +71,8 @@ def steer(options: Options, fold: FoldOptions, texts: OptionalTextOptions, model
             f"{options.source} is a vector already, and --method and --position make one", "leave them out"
         )
     if options.curve is None:
-        if texts.words or is_typed("asked", "reference", "metric"):
-            raise UsageError("TEXT, --ask, --metric and --reference go with --curve", _CURVE)
+        if texts.words or is_typed("asked", "reference", "metric", "controls"):
+            raise UsageError("TEXT, --ask, --metric, --reference and --controls go with --curve", _CURVE)
         model = model_options.open(because="its pairs are of texts that one stack reads")
         vector = _vector(model, options, texts, model_options.seed, is_file, output)
         if output.file is not None and output.file.suffix.lower() in _FILES:
@@ -95,7 +95,8 @@ def steer(options: Options, fold: FoldOptions, texts: OptionalTextOptions, model
     with progress_line(output.stderr, "strengths:") as on_progress:
         reports = (
             model.steer_curve(model.trace(text, truncate=texts.truncate), add, strengths=strengths, ask=options.asked,
-                              metric=options.metric, reference=reference, on_progress=on_progress)
+                              metric=options.metric, reference=reference, on_progress=on_progress,
+                              **controls.of(model_options.seed))
             for text in written
         )  # fmt: skip
         return output.draw_all(reports, "curves", texts.lines, SteeringCurveDisplay(fold.all))

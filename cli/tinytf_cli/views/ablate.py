@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tinytf.cause.interventions import Ablation, AblationSweep, Choice
+from tinytf.cause.interventions.controls import Control
 from tinytf.cause.interventions.hooks import not_yet_added, point_names
 from tinytf.cause.repair import Repair
 from tinytf.loading import Model
@@ -61,6 +62,7 @@ def ablation(report: Ablation, terminal: Terminal, display: Display) -> Iterator
         ]
     )
     yield Line(["KL(before ‖ after) = ", Figure(effect.kl, "%.4f", "strong"), " nats"], indent=2)
+    yield from control_line(report.control, "changes")
     yield from check_line(report.check)
 
 
@@ -159,6 +161,13 @@ def choice_table(
             replace(signed_bars("change of ln p", [choice.change for choice in choices]), drop=1),
         ]
     )
+
+
+def control_line(control: Control | None, effects: str) -> Iterator[Block]:
+    """How many random controls reach an effect, if there are any, and their sizes."""
+    if control is not None:
+        sizes = "median ", Figure(control.median, "%.4f"), ", largest ", Figure(control.largest, "%.4f")
+        yield Line([f"random controls: {control.words}; their {effects}: ", *sizes], indent=2)
 
 
 def check_line(*checks: Verified) -> Iterator[Block]:

@@ -6,7 +6,7 @@ from rich.cells import cell_len, set_cell_size
 from torch import Tensor
 
 from tinytf.cause.interventions import EstimatedSweep, Patched, PatchSweep, PathPatched, PathSweep
-from tinytf.cause.interventions.grid import COLUMNS
+from tinytf.cause.interventions.grid import COLUMNS, PROJECTED
 from tinytf.cause.interventions.hooks import HookPoint, not_yet_added, point_names
 from tinytf.cause.interventions.patch import PatchedRun
 from tinytf.cause.interventions.patch_estimate import Agreement
@@ -15,7 +15,7 @@ from tinytf.sentences import first_of
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.ablate import SITES, SweepDisplay, check_line, choice_table, where_predicted
+from tinytf_cli.views.ablate import SITES, SweepDisplay, check_line, choice_table, control_line, where_predicted
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Array, Block, Cell, Column, Figure, Heading, Heat, Line, Piece, Span, Table
 from tinytf_cli.views.draw import Display, draws, model_of
@@ -27,6 +27,7 @@ _ACTIVATIONS = {
     "attn": ("what attention adds, at each position", "attn.added"),
     "ffn": ("what the feed-forward adds, at each position", "ffn.added"),
     "heads": ("the output of each head", ""),
+    **{over: (f"the {over} of each head", "") for over in PROJECTED},
     "neurons": ("each unit of the feed-forwards", ""),
 }
 _HELD = {
@@ -66,14 +67,17 @@ def patch_sweep(report: PatchSweep, terminal: Terminal, display: SweepDisplay) -
 def patch_estimate(report: EstimatedSweep, terminal: Terminal, display: SweepDisplay) -> Iterator[Block]:
     """Both texts, the largest estimates, how they agree with exact patching if it ran, then the map of all."""
     yield from _comparison(report)
-    at = "at the corrupt run" if report.how == "gradient" else f"averaged over {report.steps} points between the texts"
-    yield Heading("strongest", f"estimated share recovered: (clean − corrupt) · gradient {at}")
+    share = "estimated share moved, up or down" if report.estimating.gives_sizes else "estimated share recovered"
+    yield Heading("strongest", f"{share}: {report.estimating.words}")
     beside = report.beside
     yield _strongest(report, display.top, None if beside is None else beside.recovered)
     added: list[Piece] = ["the estimates for the embeddings add up to ", Figure(report.added_up, "%.3f")]
-    yield note(
-        [*added, f" of {'the lead' if report.contrast.metric.is_lead else report.lead}; an exact integral gives 1"]
-    )
+    if report.uncorrected:
+        layers = first_of([f"L{layer}" for layer in report.uncorrected], _POSITIONS)
+        yield note(f"not corrected, as they act beside attention weights too: {report.what} of {layers}")
+    if not report.estimating.gives_sizes:
+        lead = "the lead" if report.contrast.metric.is_lead else report.lead
+        yield note([*added, f" of {lead}; an exact integral gives 1"])
     if beside is not None:
         yield from agreement(beside)
         yield from stopped(report.interrupted, beside.sites, report.exact_sites, "exact patches")
@@ -131,6 +135,8 @@ def _recovered(report: Patched | PathPatched) -> Iterator[Block]:
     recovered, value = Figure(report.recovered, "%.4f", "strong"), Figure(report.value, _form(report))
     unit = "" if metric.unit == "logits" else metric.in_unit
     yield Line([recovered, f" of the clean run recovered: the {metric.noun} is ", value, unit], indent=2)
+    if isinstance(report, Patched):
+        yield from control_line(report.control, "shares")
     yield from check_line(*report.checks)
 
 
@@ -151,7 +157,7 @@ def _map(report: PatchSweep, every: bool) -> Iterator[Block]:
         yield note(f"{values.size:,} units{where}", "--top N lists more, -o FILE.safetensors keeps all")
         return
     yield Heading(report.what, f"{_ACTIVATIONS[report.what][0]}{where}", "attention")
-    if report.what == "heads":
+    if report.what == "heads" or report.what in PROJECTED:
         most = largest(values)
         yield from head_map(values, "signed", most, map_digits(most), whole=every)
     else:

@@ -8,7 +8,7 @@ import numpy as np
 from tinytf.cause.steer.curve import SteeringCurve
 from tinytf.text.printable import printable
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.ablate import check_line, where_predicted
+from tinytf_cli.views.ablate import check_line, control_line, where_predicted
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Figure, Heading, Table
 from tinytf_cli.views.draw import Display, draws, model_of
@@ -72,4 +72,5 @@ def steer_curve(report: SteeringCurve, terminal: Terminal, display: SteeringCurv
         "--reference FILE shows how far other texts move"
     )  # fmt: skip
     yield note(f"{logits}KL(plain ‖ steered) in nats; {other}")
+    yield from control_line(report.control, "changes")
     yield from check_line(report.check)

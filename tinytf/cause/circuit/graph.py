@@ -17,7 +17,7 @@ from torch import Tensor
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.parts.row import Step
-from tinytf.steps.operations import Add, Difference, HeadNorm, Linear, MixHeads, Multiply, Norm, PairNorm, Same
+from tinytf.steps.operations import Add, Linear, Multiply, Norm, Same
 from tinytf.steps.table import StepTable, table_of
 
 EMBEDDINGS, LOGITS = "embed", "logits"
@@ -224,8 +224,7 @@ class _Branches:
     def couples_heads(self) -> bool:
         """Whether what one head adds depends on the inputs of others: by a norm of their sum, or by steps that mix."""
         normed = any(isinstance(step.operation, Norm) for path in self.paths.values() for step in path)
-        mixing = (MixHeads, Difference, PairNorm, HeadNorm)
-        return normed or any(isinstance(step.operation, mixing) for step in self.table.in_layer(self.layer))
+        return normed or self.table.mixes_heads(self.layer)
 
     def _reads(self, name: str) -> Iterator[_Read]:
         """Yield what reads a step of the stream, through each norm and directly."""

@@ -10,6 +10,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from tinytf.cause.interventions.controls import (
+    CONTROLS,
+    Control,
+    logits_of_sets,
+    random_sets,
+    require_controls,
+)
 from tinytf.cause.interventions.hooks import (
     HookPoint,
     Intervention,
@@ -96,8 +103,9 @@ class Ablated(Report):
 class Ablation(Ablated):
     """The prediction with all of ``sites`` ablated together.
 
-    ``loss_…`` are the mean cross-entropy of the text in nats; None in an encoder and for one token. ``check`` compares
-    the plain run with a run whose sites are replaced by their own values.
+    ``loss_…`` are the mean cross-entropy of the text in nats; None in an encoder and for one token. ``control`` has the
+    change of the metric beside random heads, experts or units of the same layers; None for other sites. ``check``
+    compares the plain run with a run whose sites are replaced by their own values.
     """
 
     KIND = "ablate"
@@ -108,6 +116,7 @@ class Ablation(Ablated):
     choices: tuple[Choice, ...]
     loss_before: float | None
     loss_after: float | None
+    control: Control | None
 
     def in_a_sentence(self) -> str:
         """What becomes of the target's probability, and what comes first then."""
@@ -137,7 +146,7 @@ class Ablation(Ablated):
             **self.asked(),
             **self.effect_data(self.effect),
             "choices": [{**vars(choice), self.outcome: self.shown(choice.id)} for choice in self.choices],
-            **self.members("loss_before", "loss_after", "check"),
+            **self.members("loss_before", "loss_after", "control", "check"),
         }
 
 
@@ -235,6 +244,7 @@ def ablate(
     reference: Reference | str | Path | None = None,
     seed: int = 0,
     top: int = 5,
+    controls: int = CONTROLS,
     on_progress: Progress = ignore_progress,
 ) -> Ablation:
     """Measure the prediction after a text, or its trace, with the steps of ``at`` ablated together.
@@ -242,7 +252,8 @@ def ablate(
     ``at`` holds addresses such as ``"L3H5"``. ``metric`` is what is followed: one of METRICS, by default ``log_prob``
     (with ``versus`` ``logit_diff``), or a function of the logits (T, V), and if it takes two of the plain run's trace,
     that gives one number. ``target`` are its tokens, by default the predicted one; those of a longer answer continue
-    the text. ``reference`` may be a file, and is by default the model's own corpus.
+    the text. ``reference`` may be a file, and is by default the model's own corpus. ``controls`` random sets of as many
+    heads, experts or units of the same layers are ablated beside, drawn by ``seed``.
 
     Raises UsageError if ``at`` is empty, for a model or text that predicts nothing, and for values that are not
     available (``values_for``); AddressError for a step that cannot be ablated.
@@ -251,13 +262,19 @@ def ablate(
         raise UsageError(
             "nothing is named to ablate", "name a head, such as L0H1, a part, such as L0.ffn, or a layer, L0"
         )
+    require_controls(controls)
     trace, position, followed, plain = _run_plain(model, text, target, versus, metric)
     sites = points_of(at, trace)
-    values = values_for(model, sites, how, reference, text=trace.encoding, seed=seed, on_progress=on_progress)
+    what, others = random_sets(sites, trace.steps, controls, seed)
+    every = list(dict.fromkeys((*sites, *(point for one in others for point in one))))
+    values = values_for(model, every, how, reference, text=trace.encoding, seed=seed, on_progress=on_progress)
     _require_keys_left(trace, list(values.blocked))
     hidden = hidden_with(trace, [values.intervention(site) for site in sites])  # (T, C)
     logits, place = unembedded(trace, hidden, followed.read(position)), followed.read(position).index(position)
     log_p, log_p_after = log_probabilities(plain[place]), log_probabilities(logits[place])
+    effect = effects(plain, logits[None], followed, position)[0]
+    of_others = logits_of_sets(trace, [tuple(map(values.intervention, one)) for one in others], followed.read(position))
+    random = [effects(plain, row[None], followed, position)[0].change for row in of_others]
     loss_before, loss_after = (loss(trace.model, trace.encoding, states) for states in (trace.last_hidden, hidden))
     return Ablation(
         how=how,
@@ -265,10 +282,11 @@ def ablate(
         position=position,
         metric=followed,
         sites=sites,
-        effect=effects(plain, logits[None], followed, position)[0],
+        effect=effect,
         choices=choices(log_p, log_p_after, top, followed.followed),
         loss_before=loss_before,
         loss_after=loss_after,
+        control=Control.of(what, effect.change, random),
         check=_verify_own_values(trace, sites, position),
         about=About(model, trace.encoding),
     )

@@ -14,7 +14,9 @@ from tinytf.nearest import did_you_mean
 from tinytf.steps.table import StepTable
 from tinytf.trace.trace import Trace
 
-COLUMNS = {"heads": "head", "neurons": "unit"}
+PROJECTED = {"queries": "q", "keys": "k", "values": "v"}
+"""Sweeps over what heads compute from the stream, and the step of each."""
+COLUMNS = {"heads": "head", "neurons": "unit", **dict.fromkeys(PROJECTED, "head")}
 """What the columns of a sweep's map are; positions for any other sweep."""
 
 
@@ -23,13 +25,15 @@ class Grid:
     """The sites of a sweep ``over`` heads, neurons, or the positions of a step; a row of the map is a layer.
 
     ``steps`` are the short names, empty for a layer without sites; ``widths`` count the columns of each layer, of which
-    those before ``first`` are not run. ``positions`` limit the sites of heads and neurons; None for the whole text.
+    those before ``first`` are not run. ``shared`` query heads of a layer have one key or value head, which stands in
+    the column of the first of them. ``positions`` limit the sites of heads and neurons; None for the whole text.
     ``whole``: a site is a step at all positions together, the only column of its layer.
     """
 
     over: str
     steps: tuple[str, ...]
     widths: tuple[int, ...]
+    shared: tuple[int, ...]
     first: int = 0
     positions: tuple[int, ...] | None = None
     whole: bool = False
@@ -48,7 +52,7 @@ class Grid:
             raise UsageError(f"there is no sweep over {over!r}", did_you_mean(over, [*by_position, *COLUMNS]))
         if positions is not None and over not in COLUMNS:
             raise UsageError(f"a sweep over {over} is over every position", "sweep heads or neurons at one position")
-        names = [by_position.get(over, table.ffn_activation)] * config.n_layers
+        names, shared = [by_position.get(over, table.ffn_activation)] * config.n_layers, [1] * config.n_layers
         counts = [length or 1] * config.n_layers
         if over == "neurons":
             require_units(config)
@@ -57,6 +61,14 @@ class Grid:
             outputs = [table.head_output(layer) for layer in layers]
             names = ["" if output is None else output.name for output in outputs]
             counts = [config.at(layer).n_heads for layer in layers]
+        elif over in PROJECTED:
+            of = [table.by_key.get((PROJECTED[over], layer)) for layer in layers]
+            names = ["" if step is None or not step.has_heads else step.name for step in of]
+            counts = [config.at(layer).n_heads for layer in layers]
+            shared = [
+                config.at(layer).heads_per_kv if step is not None and "kv head" in step.axes else 1
+                for layer, step in enumerate(of)
+            ]
         steps = tuple(
             table.summand(table.at(name, layer), layer).name if table.has(name, layer) else ""
             for layer, name in enumerate(names)
@@ -65,7 +77,7 @@ class Grid:
         if not any(widths):
             raise UsageError(f"no layer of this model has the step {over}", "tinytf info shows its layers")
         chosen = None if positions is None else tuple(positions)
-        return cls(over, steps, widths, 0 if over in COLUMNS else first, chosen, length is None)
+        return cls(over, steps, widths, tuple(shared), 0 if over in COLUMNS else first, chosen, length is None)
 
     @property
     def axis(self) -> str:
@@ -79,22 +91,30 @@ class Grid:
     @property
     def sites(self) -> int:
         """How many sites the map shows, those before ``first`` included."""
-        return sum(self.widths)
+        return sum(len(self.columns(layer)) for layer in range(len(self.widths)))
+
+    def columns(self, layer: int) -> range:
+        """The columns of a layer that are sites."""
+        return range(0, self.widths[layer], self.shared[layer])
 
     def filled(self, number: float) -> Tensor:
         """A map (layers, columns), float64: ``number`` where a layer has the sites, else NaN."""
-        rows = [[number] * width + [math.nan] * (self.width - width) for width in self.widths]
-        return torch.tensor(rows, dtype=torch.float64)
+        filled = torch.full((len(self.widths), self.width), math.nan, dtype=torch.float64)
+        for layer in range(len(self.widths)):
+            filled[layer, list(self.columns(layer))] = number
+        return filled
 
     def places(self) -> Iterator[tuple[int, int]]:
         """Yield the layer and column of every site that is run."""
-        for layer, width in enumerate(self.widths):
-            yield from ((layer, column) for column in range(self.first, width))
+        for layer in range(len(self.widths)):
+            yield from ((layer, column) for column in self.columns(layer) if column >= self.first)
 
     def point(self, layer: int, column: int) -> HookPoint:
         """The hook point of a site; for a position, the whole step."""
         if self.over == "heads":
             return HookPoint(self.steps[layer], layer, column)
+        if self.over in PROJECTED:
+            return HookPoint(self.steps[layer], layer, column, shared=self.shared[layer], short=False)
         return HookPoint(self.steps[layer], layer, columns=(column,) if self.over == "neurons" else ())
 
     def name(self, layer: int, column: int) -> str:
@@ -106,7 +126,10 @@ class Grid:
         """The intervention that puts the value of the ``source`` trace into a site."""
         value = source.step(self.steps[layer], layer)  # (H, T, D), or (T, C)
         positions = self.positions if self.over in COLUMNS or self.whole else (column,)
-        return Intervention(self.point(layer, column), value[column] if self.over == "heads" else value, positions)
+        of_heads = self.over == "heads" or self.over in PROJECTED
+        return Intervention(
+            self.point(layer, column), value[column // self.shared[layer]] if of_heads else value, positions
+        )
 
     def summed(self, effects: Tensor) -> Tensor:
         """Effects of single numbers, (H, T, D) for heads, else (T, C), added up for each site of a layer."""
@@ -114,4 +137,4 @@ class Grid:
             effects = effects[..., list(self.positions), :]
         if self.whole and self.over not in COLUMNS:
             return effects.sum()[None]
-        return effects.sum((1, 2) if self.over == "heads" else 0 if self.over == "neurons" else 1)
+        return effects.sum(0 if self.over == "neurons" else (1, 2) if self.over in COLUMNS else 1)

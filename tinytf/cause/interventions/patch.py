@@ -13,6 +13,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from tinytf.cause.interventions.controls import (
+    CONTROLS,
+    Control,
+    logits_of_sets,
+    random_sets,
+    require_controls,
+)
 from tinytf.cause.interventions.grid import COLUMNS, Grid
 from tinytf.cause.interventions.hooks import HookPoint, Intervention, logits_with, point_names, points_of
 from tinytf.cause.interventions.prediction import (
@@ -32,6 +39,7 @@ from tinytf.errors import UsageError
 from tinytf.metric import Answer, Asked, MetricFunction
 from tinytf.report import About, Progress, Report, Verified, ignore_progress, text_data
 from tinytf.sentences import from_where_on, listed, percent
+from tinytf.steps.table import table_of
 from tinytf.tables import Array
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
@@ -150,11 +158,15 @@ class OnePatch(PatchedRun):
 
 @dataclass(frozen=True)
 class Patched(OnePatch):
-    """The corrupt run with the clean activations of all ``sites``."""
+    """The corrupt run with the clean activations of all ``sites``.
+
+    ``control`` has the share recovered beside random heads, experts or units of the same layers; None for other sites.
+    """
 
     KIND = "patch"
 
     sites: tuple[HookPoint, ...]
+    control: Control | None
 
     def claim(self) -> str:
         names = point_names(self.sites)
@@ -162,14 +174,15 @@ class Patched(OnePatch):
         return f"{sites} {self.moved(len(names) > 1)}."
 
     def fields(self) -> dict[str, Any]:
-        return self.measured({"at": [str(site) for site in self.sites]})
+        return self.measured({"at": [str(site) for site in self.sites], **self.members("control")})
 
 
 @dataclass(frozen=True)
 class PatchSweep(PatchedRun):
     """Each patch of a sweep alone: the metric as (layers, positions), (layers, heads) or (layers, units).
 
-    Heads and units are patched at ``positions`` (None: all).
+    A key or value that heads share is in the column of the first of them. Heads and units are patched at ``positions``
+    (None: all).
 
     In a decoder the positions before ``first``, where the texts begin to differ, were not run: clean and corrupt
     activations are the same there. Patches not run before an interrupt are NaN.
@@ -190,8 +203,10 @@ class PatchSweep(PatchedRun):
         return COLUMNS.get(self.what, "position")
 
     def site(self, layer: int, column: int) -> str:
-        """The address of a patch of heads or units."""
-        return f"L{layer}H{column}" if self.what == "heads" else f"L{layer}.{column}"
+        """The address of a patch of heads, of their queries, keys or values, or of units."""
+        assert self.about is not None
+        model: Any = self.about.model
+        return Grid.of(self.what, table_of(model.config), None).name(layer, column)
 
     def clean_site(self, layer: int, column: int) -> str:
         """A patch in words, such as ``L3 of the clean run at 4 ·cat``."""
@@ -299,17 +314,21 @@ def patch(
     metric: str | MetricFunction | None = None,
     positions: Sequence[int] | None = None,
     top: int = 5,
+    controls: int = CONTROLS,
+    seed: int = 0,
 ) -> Patched:
     """Run the corrupt text with the clean run's activations at all the steps of ``at``.
 
     ``positions`` limits the patch; by default it covers all. ``metric`` is what is followed: one of METRICS, by default
     ``logit_diff``, or a function of the logits (T, V), and if it takes two of the clean run's trace, that gives one
     number. ``answer`` and ``versus`` are its tokens, by default each run's prediction; several tokens of an answer
-    continue both texts.
+    continue both texts. ``controls`` random sets of as many heads, experts or units of the same layers are patched
+    beside, drawn by ``seed``.
 
     Raises UsageError for texts that cannot be compared (``require_even``, ``contrast``) and for a position beyond them,
     AddressError for a step that cannot be patched.
     """
+    require_controls(controls)
     if not at:
         raise UsageError(
             "nothing is named to patch", "name a head, such as L0H1, a part, such as L0.ffn, or the stream, L0.in"
@@ -318,8 +337,16 @@ def patch(
     distinct = positions_in(runs.clean, positions)
     sites = points_of(at, runs.corrupt)
     values = clean_values(runs, sites, distinct)
-    logits = logits_with(runs.corrupt, values, runs.contrast.read)
-    return Patched.of(model, runs, logits, top, sites=sites, positions=distinct, checks=_verify_extremes(runs))
+    logits, read = logits_with(runs.corrupt, values, runs.contrast.read), runs.contrast.read
+    what, others = random_sets(sites, runs.corrupt.steps, controls, seed)
+    rows = [clean_values(runs, points, distinct) for points in others]
+    random = [
+        runs.contrast.normalised(runs.contrast.of(row[None])[0]) for row in logits_of_sets(runs.corrupt, rows, read)
+    ]
+    share = runs.contrast.normalised(runs.contrast.of(logits[None])[0])
+    control = Control.of(what, share, random)
+    checks = _verify_extremes(runs)
+    return Patched.of(model, runs, logits, top, sites=sites, positions=distinct, control=control, checks=checks)
 
 
 def patch_sweep(
@@ -335,7 +362,8 @@ def patch_sweep(
     resume: Path | None = None,
     on_progress: Progress = ignore_progress,
 ) -> PatchSweep:
-    """``patch`` for each layer at each position (``residual``, ``attn``, ``ffn``), of the ``heads`` or ``neurons``.
+    """``patch`` for each layer at each position (``residual``, ``attn``, ``ffn``), or of each of the ``heads``, their
+    ``queries``, ``keys`` or ``values``, or the ``neurons``.
 
     ``positions`` limit the patches of heads and units; by default they cover all. The patches run in batches. An
     interrupt ends it with the results so far; the file ``resume`` keeps them, to continue from. Raises the errors of

@@ -2,15 +2,16 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from tinytf.cause.interventions.grid import Grid
+from tinytf.cause.interventions.grid import COLUMNS, PROJECTED, Grid
 from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, logits_with
 from tinytf.cause.interventions.patch import Runs
-from tinytf.cause.interventions.patch_estimate import STEPS, estimate_of, require_estimate
 from tinytf.cause.interventions.prediction import Contrast, first_different
+from tinytf.cause.interventions.site_effects import STEPS, Estimating, site_effects
 from tinytf.cause.interventions.sweep import Interventions, logits_of_rows
 from tinytf.cause.interventions.values import ABLATIONS, HookValues, Reference, values_for
 from tinytf.cause.over_pairs.report import OverPairs, Quantity, Row
@@ -28,7 +29,7 @@ from tinytf.trace.trace import Trace
 Groups = Mapping[str, tuple[HookPoint, ...]]
 """Hook points that are changed together, by name."""
 ABLATED = ("heads", "ffn", "layers")
-PATCHED = ("residual", "heads", "attn", "ffn")
+PATCHED = ("residual", "heads", "queries", "keys", "values", "attn", "ffn")
 _NAMED = 6
 """The most steps that a row names."""
 _AHEAD = Quantity("ahead", "share of the pairs in which the answer is then ahead of versus")
@@ -57,7 +58,8 @@ def _sites(grid: Grid) -> Groups:
 def _named(groups: Groups, over: str | None) -> str:
     """What is changed, in words."""
     each = {"heads": "each head", "ffn": "each feed-forward", "attn": "each attention", "layers": "each layer",
-            "residual": "the stream into each layer", "neurons": "each unit of the feed-forwards"}  # fmt: skip
+            "residual": "the stream into each layer", "neurons": "each unit of the feed-forwards",
+            **{over: f"the {over} of each head" for over in PROJECTED}}  # fmt: skip
     return ", ".join(groups) if over is None else each[over]
 
 
@@ -194,7 +196,7 @@ class _Patch(_Changed):
         self.measured = measured
         lengths = {len(pair.clean.ids) for pair in encoded}
         self.groups, self.sweep = groups, over
-        self.by_position = over not in (None, "heads")
+        self.by_position = over is not None and over not in COLUMNS
         self.aligned = list(range(*lengths)) if self.by_position and len(lengths) == 1 else []
         if self.aligned:
             tokens = zip(*([token.shown for token in pair.corrupt.tokens] for pair in encoded), strict=True)
@@ -254,12 +256,12 @@ def patch_over(
 ) -> OverPairs:
     """``patch`` the corrupt text of each pair with clean activations: the share of the answer's lead that comes back.
 
-    The steps of ``at`` are patched together at all positions, or with ``sweep`` each head (``heads``), or the stream
-    (``residual``), attention (``attn``) or feed-forward (``ffn``) of each layer alone: at each position if all texts
-    have the same number of tokens, otherwise at the predicting token. Over all pairs the share is
-    Σ (patched − corrupt) / Σ (clean − corrupt), of leads in logits or of another ``metric``, as in ``ablate_over``. An
-    interrupt ends it with the pairs so far; the file ``resume`` keeps them. ``pairs`` and ``where`` are as in
-    ``attribute_over``.
+    The steps of ``at`` are patched together at all positions, or with ``sweep`` each head (``heads``), its ``queries``,
+    ``keys`` or ``values``, or the stream (``residual``), attention (``attn``) or feed-forward (``ffn``) of each layer
+    alone: at each position if all texts have the same number of tokens, otherwise at the predicting token. The share is
+    Σ (patched − corrupt) / Σ (clean − corrupt) over all pairs, of leads in logits or of another ``metric``, as in
+    ``ablate_over``. An interrupt ends it with the pairs so far; the file ``resume`` keeps them. ``pairs`` and ``where``
+    are as in ``attribute_over``.
 
     Raises UsageError like PairSet, for texts of a pair with different numbers of tokens, for neither or both of ``at``
     and ``sweep``; AddressError for a step that cannot be patched.
@@ -274,24 +276,32 @@ def patch_over(
 class _Estimate(_Patch):
     asked = "patch_estimate"
 
-    def __init__(self, measured: Measure, grid: Grid, how: str, steps: int, exact: bool) -> None:
-        self.measured, self.grid, self.how, self.steps, self.exact = measured, grid, how, steps, exact
+    def __init__(self, measured: Measure, grid: Grid, estimating: Estimating, exact: bool) -> None:
+        self.measured, self.grid, self.estimating, self.exact = measured, grid, estimating, exact
         self.groups, self.sweep, self.by_position, self.aligned = _sites(grid), grid.over, False, []
-        at = "at the corrupt run" if how == "gradient" else f"averaged over {steps} points between the texts"
-        self.words = f"{_named(self.groups, grid.over)} at all positions: (clean − corrupt) · gradient {at}"
-        self.key = ([grid.over, how, steps, exact],)
+        self.words = f"{_named(self.groups, grid.over)} at all positions: {estimating.words}"
+        self.key = ([grid.over, *estimating, exact],)
 
     @property
     def quantities(self) -> tuple[Quantity, ...]:
-        meaning = "the clean run would bring back, by gradients: 1 is the clean run"
+        meaning, exact = (
+            "the clean run would bring back, by gradients: 1 is the clean run",
+            "exact patching brings back",
+        )
+        if self.estimating.gives_sizes:
+            meaning, exact = "the clean run would move, up or down, by gradients", "exact patching moves, up or down"
         estimated = _share(self.measured, "estimated", meaning, "estimate")
-        return (estimated, _share(self.measured, "exact", "exact patching brings back"))[: 1 + self.exact]
+        both = (estimated, _share(self.measured, "exact", exact))[: 1 + self.exact]
+        return tuple(replace(quantity, signed=not self.estimating.gives_sizes) for quantity in both)
 
     def measure(self, run: PairRun) -> Measured:
         contrast = Contrast(run.metric, run.position, run.clean_lead, run.corrupt_lead)
-        effects = estimate_of(Runs(run.clean, run.corrupt, contrast), self.grid, self.how, self.steps).sites
-        values = [torch.stack([effects[place] for place in self.grid.places()])]
-        return Measured(torch.stack([*values, *([super().measure(run).values[0]] if self.exact else [])]))
+        effects = site_effects(Runs(run.clean, run.corrupt, contrast), self.grid, self.estimating).sites
+        values = torch.stack([effects[place] for place in self.grid.places()])[None]
+        if self.exact:
+            exact = super().measure(run).values[:1]
+            values = torch.cat((values, exact.abs() if self.estimating.gives_sizes else exact))
+        return Measured(values)
 
     def alone(self, run: PairRun, row: int) -> float:
         return float(self.measure(run).values[0, row])
@@ -304,6 +314,7 @@ def patch_estimate_pairs(
     *,
     how: str = "gradient",
     steps: int = STEPS,
+    qk_correction: bool = False,
     exact: bool = False,
     metric: str | MetricFunction | None = None,
     answer: Answer = None,
@@ -311,13 +322,14 @@ def patch_estimate_pairs(
     resume: Path | None = None,
     on_progress: Progress = ignore_progress,
 ) -> OverPairs:
-    """``patch_estimate`` of each pair, for ``heads``, ``neurons``, ``attn`` or ``ffn``, each at all positions.
+    """``patch_estimate`` of each pair, for every sweep of it but ``residual``, each site at all positions.
 
     Over all pairs the share, of the ``metric``, is that of ``patch_over``; with ``exact``, exact patching of the same
     sites stands beside it. An interrupt ends it with the pairs so far; the file ``resume`` keeps them. ``pairs`` and
     ``where`` are as in ``attribute_over``. Raises the errors of ``patch_estimate`` and ``patch_over``.
     """
-    require_estimate(how, steps, model)
+    estimating = Estimating(how, steps, qk_correction)
+    estimating.require(model, over)
     if over == "residual":
         raise UsageError(
             "the whole stream of a layer patched is the clean run, and positions differ between pairs",
@@ -325,7 +337,7 @@ def patch_estimate_pairs(
         )
     wanted = Asked.of(model, metric, answer)
     wanted.require_gradient()
-    question = _Estimate(wanted.measure(), Grid.of(over, table_of(model.config), None), how, steps, exact)
+    question = _Estimate(wanted.measure(), Grid.of(over, table_of(model.config), None), estimating, exact)
     chosen = pair_set(pairs, where)
     encoded = chosen.encoded(model, metric=metric, answer=answer)
     return ask(model, question, chosen, encoded, where, on_progress, resume)

@@ -395,9 +395,11 @@ def _patch(report: OverPairs) -> str:
     several = len(report.rows) > 1
     if several and (is_nothing(mean.value) or (mean.low is not None and not mean.is_clear)):
         return f"{start}no patch {NOTHING} {report.metric.effect}."
-    moved = brings_back(mean.value, "" if estimated else "s", percent_of(mean))
+    moved = f"{'would ' * estimated}{brings_back(mean.value, '' if estimated else 's', percent_of(mean))}"
+    if not report.quantities[0].signed:
+        moved = f"would move, up or down, {percent_of(mean)}"
     more = f", the most of {len(report.rows):,} patches{_by_others(report, mean, others)}" if several else ""
-    return f"{start}{name} of the clean run {'would ' * estimated}{moved} of {report.metric.effect}{more}."
+    return f"{start}{name} of the clean run {moved} of {report.metric.effect}{more}."
 
 
 def without_effect(effect: Estimate, metric: Measure) -> str:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tinytf.cause.interventions.controls import CONTROLS, Control, random_vectors, require_controls
 from tinytf.cause.interventions.edits import Edit, edited
 from tinytf.cause.interventions.prediction import log_probabilities, metric_data, predicted_at
 from tinytf.cause.interventions.values import Reference
@@ -56,8 +57,9 @@ class SteeringCurve(Report):
 
     ``metric`` is what is followed: by default the difference of the logits of the first two tokens asked for, or the
     probability of a single one. ``steering`` is the vector at strength 1; ``reference`` names the other texts and is
-    empty without any. ``check`` compares the strongest dose with the same change made by ``Model.edited``. ``planned``
-    is the number of strengths that were asked for: Ctrl-C leaves fewer.
+    empty without any. ``control`` has the change of the metric at the strongest dose beside those of random vectors of
+    the same lengths at the same steps. ``check`` compares the strongest dose with the same change made by
+    ``Model.edited``. ``planned`` is the number of strengths that were asked for: Ctrl-C leaves fewer.
     """
 
     KIND = "steer_curve"
@@ -69,6 +71,7 @@ class SteeringCurve(Report):
     metric: Metric
     doses: tuple[Dose, ...]
     reference: str
+    control: Control | None
     check: Verified
     planned: int
 
@@ -111,7 +114,7 @@ class SteeringCurve(Report):
         return f"{words}; at {signed(largest.strength)}, the predictions on other texts move by {moved}."
 
     def fields(self) -> dict[str, Any]:
-        data = self.members("steering", "position", "doses", "reference", "check", "planned", "interrupted")
+        data = self.members("steering", "position", "doses", "reference", "control", "check", "planned", "interrupted")
         for dose in data["doses"]:
             numbers = zip(self.asked, dose.pop("probabilities"), dose.pop("logits"), strict=True)
             dose["asked"] = [{**self.named(i), "probability": share, "logit": logit} for i, share, logit in numbers]
@@ -139,6 +142,8 @@ def steer_curve(
     metric: str | MetricFunction | None = None,
     reference: Reference | None = None,
     tokens: int = TOKENS,
+    controls: int = CONTROLS,
+    seed: int = 0,
     on_progress: Progress = ignore_progress,
 ) -> SteeringCurve:
     """What the vectors ``add`` do to the prediction for ``text``, times each of ``strengths``, and to other texts.
@@ -146,9 +151,11 @@ def steer_curve(
     ``ask`` are tokens; by default those that are most probable at the lowest strength, at 0 and at the highest.
     ``metric`` is one of METRICS of the tokens asked for, or a function as in ``patch``; by default ``logit_diff`` of
     the first two, or ``prob`` of one.
-    ``reference`` are other texts (see ``Model.reference``), of which the first are run, up to ``tokens`` tokens. Raises
+    ``reference`` are other texts (see ``Model.reference``), of which the first are run, up to ``tokens`` tokens.
+    ``controls`` random vectors as long as the strongest dose, drawn by ``seed``, are added beside it. Raises
     UsageError for a text without a prediction and for strengths that are not finite, and the errors of ``steered``.
     """
+    require_controls(controls)
     strengths, steering = require_strengths(strengths), steering_of(model, add)
     others = [] if reference is None else _first(model, reference, tokens)
     wanted = None if metric is None else _asked_for(model, metric, ask)
@@ -163,7 +170,8 @@ def steer_curve(
         followed = wanted.bind(trace, predicted, second, shown=model.shown, run="plain")
         asked = list(dict.fromkeys(followed.followed))
     read = (position,) if followed is None else followed.read(position)
-    before = _prediction(plain, encoding, read)[read.index(position)]
+    unsteered = _prediction(plain, encoding, read)
+    before = unsteered[read.index(position)]
     hidden = [hidden_states(plain, other.ids, other.types) for other in others]
     after: list[Tensor] = []
     costs: list[Estimate | None] = []
@@ -191,10 +199,22 @@ def steer_curve(
         shares = tuple(log_p[asked].exp().tolist())
         doses.append(Dose(strength, shares, tuple(row.tolist()), int(logits.argmax()), moved, value, cost))
     largest = max(range(len(doses)), key=lambda number: abs(strengths[number]))
-    check = _checked(model, encoding, read, _times(steering, strengths[largest]), after[largest])
+    changes = _times(steering, strengths[largest])
+    random = [random_vectors(change.vector, controls, seed + number) for number, change in enumerate(changes)]
+    of_random = [
+        [replace(change, vector=vector) for change, vector in zip(changes, vectors, strict=True)]
+        for vectors in zip(*random, strict=True)
+    ]
+    plain_value = float(followed.of(unsteered[None]))
+    moves = [
+        float(followed.of(_prediction(steered_model(model, vectors).transformer, encoding, read)[None])) - plain_value
+        for vectors in (of_random if strengths[largest] else ())
+    ]
+    control = Control.of("random vectors of the same length", doses[largest].value - plain_value, moves)
+    check = _checked(model, encoding, read, changes, after[largest])
     where = "" if reference is None else str(replace(reference, texts=tuple(others)))
     return SteeringCurve(
-        str(steering), position, tuple(asked), followed, tuple(doses), where, check, len(strengths),
+        str(steering), position, tuple(asked), followed, tuple(doses), where, control, check, len(strengths),
         about=About(model, encoding),
     )  # fmt: skip
 

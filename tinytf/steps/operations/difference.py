@@ -31,6 +31,7 @@ class Difference(Operation):
     start: float
 
     words = "a difference"
+    mixes_heads = True
 
     def parameters(self, step: Step) -> tuple[Parameter, ...]:
         return tuple(Parameter(f"{step.name}.{name}", name, ("d_head",)) for name in _VECTORS)

@@ -55,6 +55,7 @@ class HeadNorm(Norm):
     groups: int
 
     side_by_side = True
+    mixes_heads = True
 
     def _axis(self, step: Step) -> str:
         return f"{'n_kv_heads' if 'kv head' in step.axes else 'n_heads'}·{step.axes[-1]}"

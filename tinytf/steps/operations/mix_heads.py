@@ -17,6 +17,7 @@ class MixHeads(Operation):
     """x·W over heads: each head's map (…, H, Q, K) becomes a sum over all heads, by its column of W (H, H)."""
 
     words = "a sum of products"
+    mixes_heads = True
 
     def parameters(self, step: Step) -> tuple[Parameter, ...]:
         return (Parameter(step.parameter, "weight", ("head", "head"), transposed=True),)

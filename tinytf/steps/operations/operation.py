@@ -171,7 +171,7 @@ class Operation(ABC):
     ``over_tokens``: it needs all rows of its input at once. ``remembers``: the inputs, by number, that a cache stores
     for all tokens so far, with their names there. ``pointwise``: each number depends only on the inputs' numbers at the
     same index. ``hides_ahead``: it is 0 wherever a key comes after its query. ``has_state``: it reads what tokens wrote
-    into a state, which ``written`` gives.
+    into a state, which ``written`` gives. ``mixes_heads``: what it gives for one head depends on the inputs of others.
     """
 
     words: ClassVar[str]
@@ -184,6 +184,7 @@ class Operation(ABC):
     pointwise: ClassVar[bool] = False
     hides_ahead: ClassVar[bool] = False
     has_state: ClassVar[bool] = False
+    mixes_heads: ClassVar[bool] = False
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)

@@ -1,0 +1,115 @@
+"""Random controls: which interventions they are, and their effects beside plain hooks in float64."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+import pytest
+import torch
+from architectures import asked, config_of, encoding_of, lively, some_ids
+from torch import Tensor
+
+import tinytf
+from tinytf.cause.interventions.controls import random_sets, random_vectors
+from tinytf.cause.interventions.hooks import hook_points
+from tinytf.errors import UsageError
+from tinytf.steps.table import table_of
+from tinytf.trace.record import record
+
+A, B, LENGTH = 3, 4, 9
+CLEAN, CORRUPT = "The cat lost the ball. The cat lost the", "The cat lost the hat. The cat lost the"
+
+
+@contextmanager
+def input_of_o(block: Any, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Pass the heads side by side, (1, T, H, D), through a change before the output projection."""
+    n_heads = 4
+    handle = block.attention.o.register_forward_pre_hook(
+        lambda _, args: (change(args[0].unflatten(-1, (n_heads, -1)).clone()).flatten(-2),)
+    )
+    yield
+    handle.remove()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama, grouped", "gemma 2, norms around each part and windows by layer"])
+def test_the_controls_of_a_head_are_the_other_heads_of_its_layer(kind: str) -> None:
+    model = lively(config_of(kind)).double()
+    ids = [some_ids(model.config, 1, LENGTH, seed=seed)[0].tolist() for seed in (5, 6)]
+    clean, corrupt = (record(model, encoding_of(of)) for of in ids)
+    block: Any = model.blocks[1]
+    heads: list[Tensor] = []
+
+    def lead(of: list[int], change: Callable[[Tensor], Tensor]) -> float:
+        with torch.no_grad(), input_of_o(block, change):
+            logits = model(torch.tensor([of]))[0, -1]
+        return float(logits[A] - logits[B])
+
+    plain = [lead(of, lambda x: heads.append(x) or x) for of in ids]  # type: ignore[func-returns-value]
+
+    def without(head: int) -> Callable[[Tensor], Tensor]:
+        return lambda x: x.index_fill(2, torch.tensor([head]), 0.0)
+
+    def patched(head: int) -> Callable[[Tensor], Tensor]:
+        return lambda x: x.index_copy(2, torch.tensor([head]), heads[0][:, :, [head]])
+
+    ablated = asked(model).ablate(clean, "L1H2", target=A, versus=B).control
+    shares = asked(model).patch(clean, corrupt, "L1H2", answer=A, versus=B).control
+    changes = [lead(ids[0], without(head)) - plain[0] for head in range(4)]
+    recovered = [(lead(ids[1], patched(head)) - plain[1]) / (plain[0] - plain[1]) for head in range(4)]
+    for control, effects in ((ablated, changes), (shares, recovered)):
+        others = [abs(effects[head]) for head in (0, 1, 3)]
+        assert control is not None
+        assert control.effect == pytest.approx(effects[2], abs=1e-9)
+        assert (control.median, control.largest) == pytest.approx((median(others), max(others)), abs=1e-9)
+        assert (control.count, control.reached) == (3, sum(size >= abs(effects[2]) for size in others))
+        assert control.what == "other heads of L1"
+
+
+def test_random_sets_are_distinct_sets_of_the_same_layers_other_than_the_one_asked_for() -> None:
+    table = table_of(config_of("gpt2"))
+    points = hook_points(["L0H1", "L1H0", "L1H3"], table)
+    what, sets = random_sets(points, table, 20, seed=0)
+    assert what == "random sets of 3 heads of the same layers"
+    assert len({frozenset(one) for one in sets}) == len(sets) == 20
+    assert frozenset(points) not in {frozenset(one) for one in sets}
+    assert all(sorted(point.layer for point in one) == [0, 1, 1] for one in sets)
+    assert random_sets(points, table, 20, seed=0)[1] == sets != random_sets(points, table, 20, seed=1)[1]
+    assert len(random_sets(points, table, 100, seed=0)[1]) == 4 * 6 - 1  # all there are
+    what, sets = random_sets(hook_points("L1.7", table), table, 10, seed=0)
+    assert (what, len(sets)) == ("random units of L1", 10)
+
+
+@pytest.mark.parametrize("at", ["L1.attn", "L1", "L1.in", "L1H0-3"])
+def test_where_there_are_no_others_of_a_kind_there_are_no_controls(at: str) -> None:
+    table = table_of(config_of("gpt2"))
+    assert random_sets(hook_points(at, table), table, 10, seed=0)[1] == []
+
+
+def test_random_vectors_have_the_length_and_no_direction_in_common() -> None:
+    vector = torch.randn(500, generator=torch.Generator().manual_seed(1))
+    drawn = torch.stack(random_vectors(vector, 200, seed=0))
+    assert torch.allclose(drawn.norm(dim=1), vector.norm(), rtol=1e-5)
+    cosines = torch.nn.functional.cosine_similarity(drawn, vector[None])
+    assert float(cosines.abs().max()) < 0.25  # 5 standard deviations
+    assert torch.equal(drawn, torch.stack(random_vectors(vector, 200, seed=0)))
+
+
+def test_a_random_vector_that_steers_is_its_own_control() -> None:
+    """Of vectors drawn like the controls, as many as chance says have an effect that few controls reach."""
+    model = tinytf.load("tiny")
+    lengths = torch.full((128,), 1.0)
+    shares = []
+    for vector in random_vectors(lengths, 12, seed=7):
+        curve = model.steer_curve(CLEAN, {"L1.out": vector}, strengths=[1.0], ask=["ball", "hat"], controls=12)
+        assert curve.control is not None
+        shares.append(curve.control.reached / curve.control.count)
+    assert 0.2 < sum(shares) / len(shares) < 0.8
+
+
+def test_none_are_run_where_none_are_asked_for_and_fewer_are_refused() -> None:
+    model = tinytf.load("tiny")
+    assert model.ablate(CLEAN, "L1H0", controls=0).control is None
+    assert model.patch(CLEAN, CORRUPT, "L1.ffn").control is None
+    with pytest.raises(UsageError, match="-1 random controls"):
+        model.patch(CLEAN, CORRUPT, "L1H0", controls=-1)

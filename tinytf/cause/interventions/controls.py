@@ -1,0 +1,137 @@
+"""Random controls: the effect of an intervention beside those of random ones of its kind.
+
+For heads, experts and units they are sets of as many others of the same layers; for a vector, vectors of its length.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, islice, product
+from math import comb, prod
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from tinytf.cause.interventions.hooks import HookPoint, changed
+from tinytf.cause.interventions.sweep import Interventions, written
+from tinytf.errors import UsageError
+from tinytf.model.batches import typed
+from tinytf.model.transformer import evaluating
+from tinytf.report import Data
+from tinytf.steps.table import StepTable
+from tinytf.trace.trace import Trace
+
+CONTROLS = 10
+"""The default number of random controls; each takes a run."""
+_TOKENS = 1024
+"""Tokens in a batch."""
+
+
+@dataclass(frozen=True)
+class Control(Data):
+    """An ``effect`` beside those of ``count`` random interventions; ``what`` these are.
+
+    ``reached`` of them have an effect at least as large, whatever its sign; ``median`` and ``largest`` are of sizes.
+    """
+
+    what: str
+    count: int
+    effect: float
+    reached: int
+    median: float
+    largest: float
+
+    @classmethod
+    def of(cls, what: str, effect: float, random: Sequence[float]) -> "Control | None":
+        """The control of an effect; None without any random one."""
+        sizes = [abs(value) for value in random]
+        if not sizes:
+            return None
+        reached = sum(size >= abs(effect) for size in sizes)
+        return cls(what, len(sizes), effect, reached, median(sizes), max(sizes))
+
+    @property
+    def words(self) -> str:
+        """``0 of 10 random sets of 2 heads of the same layers reach it``."""
+        return f"{self.reached:,} of {self.count:,} {self.what} reach{'es' * (self.reached == 1)} it"
+
+
+def require_controls(controls: int) -> None:
+    """Raise UsageError for fewer than none."""
+    if controls < 0:
+        raise UsageError(f"{controls} random controls cannot be run", "give 0 or more")
+
+
+def random_sets(
+    points: Sequence[HookPoint], table: StepTable, count: int, seed: int
+) -> tuple[str, list[tuple[HookPoint, ...]]]:
+    """Up to ``count`` distinct sets of as many others of each layer and step as ``points``, and what they are.
+
+    A set may share some points, and never all. There is none where a point is no head, expert or unit, and where a
+    layer has no other.
+    """
+    groups: dict[tuple[int, str, tuple[int, ...] | None, bool], list[HookPoint]] = {}
+    for point in points:
+        groups.setdefault((point.layer, point.step, point.rows, point.head is None), []).append(point)
+    choices = [] if any(point.stack for point in points) else [_others(of, table) for of in groups.values()]
+    if not choices or not all(choices):
+        return "", []
+    sizes = [len(of) for of in groups.values()]
+    possible = prod(comb(len(of), size) for of, size in zip(choices, sizes, strict=True)) - 1
+    asked = frozenset(points)
+    if possible <= count:
+        every = product(*(combinations(of, size) for of, size in zip(choices, sizes, strict=True)))
+        sets = [tuple(point for of in chosen for point in of) for chosen in every]
+        sets = [chosen for chosen in sets if frozenset(chosen) != asked]
+    else:
+        sets = list(islice(_drawn(choices, sizes, asked, seed), count))
+    what = "units" if points[0].head is None else "experts" if points[0].is_expert else "heads"
+    layers = f"L{points[0].layer}" if len(groups) == 1 else "the same layers"
+    if len(points) == 1:
+        return f"{'random ' if possible > count else 'other '}{what} of {layers}", sets
+    return f"{'random' if possible > count else 'other'} sets of {len(points)} {what} of {layers}", sets
+
+
+def _drawn(
+    choices: Sequence[Sequence[HookPoint]], sizes: Sequence[int], asked: frozenset[HookPoint], seed: int
+) -> Iterator[tuple[HookPoint, ...]]:
+    """Draw distinct sets without end; there must be more of them than are taken."""
+    generator, seen = torch.Generator().manual_seed(seed), {asked}
+    while True:
+        drawn = tuple(
+            of[index]
+            for of, size in zip(choices, sizes, strict=True)
+            for index in torch.randperm(len(of), generator=generator)[:size].tolist()
+        )
+        if frozenset(drawn) not in seen:
+            seen.add(frozenset(drawn))
+            yield drawn
+
+
+def _others(points: Sequence[HookPoint], table: StepTable) -> list[HookPoint]:
+    """All heads, experts or units of a layer that may stand for ``points``, these among them."""
+    point = points[0]
+    step, config = table.at(point.step, point.layer), table.config.at(point.layer)
+    if point.head is not None:
+        return [replace(point, head=head) for head in step.part_numbers(config)]
+    if step.name == table.ffn_activation and len(point.columns) == 1:
+        return [replace(point, columns=(unit,)) for unit in range(config.d_ff)]
+    return []
+
+
+@torch.no_grad()
+def logits_of_sets(trace: Trace, rows: Sequence[Interventions], read: Sequence[int]) -> Iterator[Tensor]:
+    """Yield the logits (P, V) at positions ``read`` of the trace's text under each row, in any layers."""
+    model, text, at_once = trace.model, trace.encoding, max(1, _TOKENS // len(trace.encoding.ids))
+    for some in (rows[first : first + at_once] for first in range(0, len(rows), at_once)):
+        ids = torch.tensor([text.ids] * len(some), device=trace.last_hidden.device)
+        with evaluating(model), changed(model, written(some)):
+            hidden = model.hidden(ids, token_types=typed([text.types] * len(some), ids.device))
+        yield from model.unembed(hidden[:, list(read)])
+
+
+def random_vectors(vector: Tensor, count: int, seed: int) -> list[Tensor]:
+    """Vectors (C,) in directions uniformly at random, as long as ``vector``."""
+    drawn = torch.randn(count, len(vector), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    drawn *= vector.double().norm().cpu() / drawn.norm(dim=1, keepdim=True)
+    return list(drawn.to(vector))
