@@ -252,3 +252,23 @@ def test_in_a_session_a_question_keeps_the_target_that_was_set(tinytf: Tinytf) -
     assert "generated" not in ran.err.partition("reads")[2]
     assert "The same in all 9 ways" in ran.out
     assert "A and B  <|endoftext|> 2 0 0 1 -" in ran.out
+
+
+def test_the_lens_on_the_encoder_counts_the_states_that_are_nearest_to_their_own_token(tinytf: Tinytf) -> None:
+    words = ("lens", "the ninth of July 2004", "-m", "tiny-translator", "--stack", "encoder")
+    told = json.loads(tinytf(*words, "--json").out)
+    ids = [token["id"] for token in told["tokens"]]
+    kept = [sum(at["top"][0]["id"] == ids[at["position"]] for at in stage["at"]) for stage in told["stages"]]
+    assert told["borrowed"] is True
+    text = " ".join(tinytf(*words).out.split())
+    assert f"{kept[0]} of {len(ids)} states of the encoder are nearest to their own token at the embedding" in text
+    assert f"and {kept[-1]} at L1." in text
+    assert "(the encoder has none, and both share one table of embeddings)" in text
+    assert "the last row is what the decoder reads, to the last bit" in text
+    assert "predict" not in text
+
+
+def test_a_tuned_lens_of_the_encoder_is_refused(tinytf: Tinytf, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("the third of May\n" * 40, "utf-8")
+    ran = tinytf("lens", "--train", tmp_path / "lines.txt", "-m", "tiny-translator", "--stack", "encoder")
+    assert is_a_clean_error(ran)
