@@ -1,17 +1,17 @@
 """What the encoder's parts add to a logit of the decoder, through the values of cross-attention.
 
 With its weights and all scales of norms held, cross-attention is linear in the states of the encoder, and these are the
-sum of the encoder's embeddings, heads and feed-forwards, through its last norm. Shapes: N parts, S tokens of the source,
-C d_model of the decoder, H heads, D their width.
+sum of the encoder's embeddings, heads and feed-forwards, through its norms. Shapes: N parts, S tokens of the source, C
+d_model of the decoder, H heads, D their width.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tinytf.look.stream_parts import (
+    AFTER_VALUES,
     Parts,
     add_embeddings,
     attention_or_feed_forward,
@@ -20,48 +20,35 @@ from tinytf.look.stream_parts import (
     send_through_block,
 )
 from tinytf.parts.row import Step
-from tinytf.trace.record import record
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
-OF_SOURCE = ("cross.head_out", "cross.concat", "cross.attn")
-"""The steps between the values of cross-attention and the stream, any of which an intervention may replace."""
+Named = tuple[str, str, int | None, int | None]
+"""The name, kind, layer and head of a part."""
 
 
-@dataclass(frozen=True)
-class EncoderPart:
-    """A part of the encoder, or the biases of the values in a layer of the decoder, and what it adds at each token."""
+def encoder_parts(
+    trace: Trace, position: int, direction: Tensor, frozen: Trace | None = None
+) -> dict[Named, tuple[float, ...]]:
+    """What each part of the encoder adds at each token of the source (S,) to ``direction`` (C,) times what is
+    unembedded at ``position``; and the biases of the values in each layer of the decoder.
 
-    name: str
-    kind: str
-    layer: int | None
-    head: int | None
-    by_token: tuple[float, ...]
-
-
-def encoder_parts(trace: Trace, position: int, direction: Tensor, frozen: Trace | None = None) -> list[EncoderPart]:
-    """The parts of ``direction`` (C,) times the last hidden state at ``position`` that come from the encoder.
-
-    They add up to what the tokens of the source add. None for a decoder that is given states, or has no source.
+    They add up to what the tokens of the source add. Empty for a decoder that is given states or reads no source, and
+    where an intervention replaced what lies between.
     """
     read = trace.source
-    if read is None or trace.model.encoder is None:
-        return []
-    if trace.model.encoder.exchanged:  # which change what the encoder gives
-        read = record(trace.model.encoder, read.encoding)
+    if read is None or trace.model.encoder is None or trace.is_exchanged("source", None):
+        return {}
     directions, biases = _directions(trace, position, direction, frozen)  # (S, d_source)
-    found: dict[tuple[str, str, int | None, int | None], list[float]] = {}
+    found: dict[Named, list[float]] = {}
     count = len(read.tokens)
     for token in range(count):
         parts = parts_read(read, token, _whole_stream(read))
         values = torch.cat(parts.rows) @ directions[token]  # (N, d_source) · (d_source,) -> (N,)
         for name, value in zip(parts.names, values.tolist(), strict=True):  # experts differ from token to token
             found.setdefault(name, [0.0] * count)[token] += value
-    own = [
-        EncoderPart(f"enc.{name}", kind, layer, head, tuple(values))
-        for (name, kind, layer, head), values in found.items()
-    ]
-    return own + biases
+    own = {(f"enc.{name}", kind, layer, head): tuple(by) for (name, kind, layer, head), by in found.items()}
+    return {**own, **biases}
 
 
 def _whole_stream(trace: Trace) -> Callable[[Parts], None]:
@@ -75,13 +62,12 @@ def _whole_stream(trace: Trace) -> Callable[[Parts], None]:
 
 def _directions(
     trace: Trace, position: int, direction: Tensor, frozen: Trace | None
-) -> tuple[Tensor, list[EncoderPart]]:
+) -> tuple[Tensor, dict[Named, tuple[float, ...]]]:
     """What each number of the encoder's states adds, (S, d_source) in float64, and what the biases of values add."""
     states = trace.step("source")
-    total, biases = torch.zeros(states.shape, dtype=torch.float64), list[EncoderPart]()
+    total, biases = torch.zeros(states.shape, dtype=torch.float64), dict[Named, tuple[float, ...]]()
     for layer in range(trace.config.n_layers):
-        names = [name for name in OF_SOURCE if trace.steps.has(name, layer)]
-        if not names or any(trace.is_exchanged(name, layer) for name in names):
+        if not trace.steps.has("cross.v", layer) or any(trace.is_exchanged(name, layer) for name in AFTER_VALUES):
             continue
         added = _added_by_heads(trace, position, layer, direction, frozen)  # (H·D,)
         weights = float64(trace.step("cross.weights", layer)[:, position])  # (H, S)
@@ -91,13 +77,13 @@ def _directions(
         of_values = of_values.unflatten(1, (groups, -1)).sum(2).flatten(1)  # heads that share values: (S, Hkv·D)
         total += of_values @ float64(site.weight)  # (S, Hkv·D) · (Hkv·D, d_source)
         if (bias := getattr(site.module, "bias", None)) is not None:
-            by_token = tuple((of_values @ float64(bias)).tolist())
-            biases.append(EncoderPart(f"L{layer}.cross.v bias", "bias of values", layer, None, by_token))
+            name = f"L{layer}.cross.v bias", "bias of values", layer, None
+            biases[name] = tuple((of_values @ float64(bias)).tolist())
     return total, biases
 
 
 def _added_by_heads(trace: Trace, position: int, layer: int, direction: Tensor, frozen: Trace | None) -> Tensor:
-    """What each number of the heads of cross-attention, side by side, adds by its way to the logits: (H·D,), float64."""
+    """What each number of the heads of cross-attention, side by side, adds on its way to the logits: (H·D,)."""
 
     def units(stream: Parts, step: Step, at: int) -> Parts:
         added = Parts(trace, position, stream.frozen)

@@ -29,23 +29,24 @@ class Options:
     position: str | None = option(
         metavar="WHERE", help="Position that predicts it: a number, -1, or a token.  [default: the last, or [MASK]]"
     )
-    top: int = option(type=Whole(1), shown=15, help="Parts shown; the rest are summed.")
+    top: int = option(type=Whole(1), shown=15, help="Parts shown; the rest are summed. Of two stacks: 6 of each list.")
 
 
 @command("attribute")
 def attribute(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) -> int:
     """By default, explains the logit of the token predicted after TEXT. With the scale of each norm held fixed, the
-    parts sum to the logit, which is checked. Of another --metric they are its first order. With --pairs, explains the
-    mean lead of each answer over versus.
+    parts sum to the logit, which is checked. What a decoder reads of an encoder is split over the source's tokens, and
+    over the encoder's parts. Of another --metric they are its first order. With --pairs, explains the mean lead of each
+    answer over versus.
     """
     from tinytf.look.attribute import require_logits
     from tinytf_cli.views.attribute import AttributionDisplay
 
+    top = options.top if is_typed("top") else None
     if (over := tracing.texts.over).pairs is not None:
         from tinytf.cause.over_pairs import attribute_over
 
         require_only(("top", "versus", "metric", "token"), (Options, TextOptions), "--pairs")
-        top = options.top if is_typed("top") else None
         versus = None if options.versus is None else Path(options.versus)
         return over.draw(
             attribute_over,
@@ -64,4 +65,4 @@ def attribute(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions)
             trace, token=options.token, versus=options.versus, metric=options.metric, position=options.position
         )
 
-    return tracing.show(question, "attributions", AttributionDisplay(options.top, fold.all))
+    return tracing.show(question, "attributions", AttributionDisplay(top, fold.all))
