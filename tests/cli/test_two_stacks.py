@@ -272,3 +272,22 @@ def test_a_tuned_lens_of_the_encoder_is_refused(tinytf: Tinytf, tmp_path: Path) 
     (tmp_path / "lines.txt").write_text("the third of May\n" * 40, "utf-8")
     ran = tinytf("lens", "--train", tmp_path / "lines.txt", "-m", "tiny-translator", "--stack", "encoder")
     assert is_a_clean_error(ran)
+
+
+def test_a_comparison_of_two_sources_shows_both_and_one_of_two_models_the_one(tinytf: Tinytf) -> None:
+    other = "the third of June 1994"
+    line = ("diff", SOURCE, other, "-m", "tiny-translator", "--target-text", TARGET)
+    shown = tinytf(*line).out
+    assert "source A  the ·third ·of ·May" in shown
+    assert "source B  the ·third ·of ·June" in shown
+    assert [text["text"] for text in json.loads(tinytf(*line, "--json").out)["sources"]] == [SOURCE, other]
+    assert "source A and B  the ·third ·of ·May" in tinytf("diff", *GIVEN, "--versus-dtype", "bfloat16").out
+    assert json.loads(tinytf("diff", "The cat", "The dog", "--json").out)["sources"] == []
+
+
+def test_the_sizes_of_a_model_name_both_stacks(tinytf: Tinytf) -> None:
+    shown = tinytf("info", "tiny-translator").out
+    assert "encoder          bidirectional, 2 layers × 2 heads, d_model 64, d_head 32, d_ff 256" in shown
+    for part in ("norm", "W_XQ", "W_XK", "W_XV", "W_XO"):
+        assert f"  cross-attention, {part} " in shown
+    assert "(2·H + 2·G)·d_head" not in shown  # cross-attention has matrices too
