@@ -81,7 +81,7 @@ def held(model: Transformer) -> Iterator[dict[str, Tensor]]:
                 if hasattr(module, "eps") and not path.startswith("encoder."):
                     hook(module, _frozen)
             if encoder:
-                for name in ("tokens", "positions"):
+                for name in ("tokens", "positions", "types"):
                     if hasattr(of.embed, name):
                         own = f"enc.embed.{name}"
                         hook(getattr(of.embed, name), lambda _, args, x, own=own: leaf(own, x))
@@ -126,7 +126,9 @@ def test_each_part_is_its_vector_times_autograds_gradient_with_patterns_and_norm
     for n in range(transformer.config.n_layers):
         if (own := expected.get(f"blocks.{n}.cross.v.bias")) is not None:
             assert told[f"L{n}.cross.v bias"] == pytest.approx(own, abs=1e-12)
-    others = sum(value for name, value in told.items() if name not in compared and "cross.v" not in name)
+    if (own := expected.get("source_projection.bias")) is not None:
+        assert told["source.projected bias"] == pytest.approx(own, abs=1e-12)
+    others = sum(value for name, value in told.items() if name not in compared and name.startswith("enc."))
     own_biases = sum(value for path, value in expected.items() if path.startswith("encoder."))
     assert others == pytest.approx(own_biases, abs=1e-12)
     assert len(compared) >= 3 + transformer.encoder.config.n_layers

@@ -64,8 +64,8 @@ def _directions(
     trace: Trace, position: int, direction: Tensor, frozen: Trace | None
 ) -> tuple[Tensor, dict[Named, tuple[float, ...]]]:
     """What each number of the encoder's states adds, (S, d_source) in float64, and what the biases of values add."""
-    states = trace.step("source")
-    total, biases = torch.zeros(states.shape, dtype=torch.float64), dict[Named, tuple[float, ...]]()
+    total, biases = torch.zeros(1, dtype=torch.float64), dict[Named, tuple[float, ...]]()
+    read = "source"
     for layer in range(trace.config.n_layers):
         if not trace.steps.has("cross.v", layer) or any(trace.is_exchanged(name, layer) for name in AFTER_VALUES):
             continue
@@ -75,11 +75,16 @@ def _directions(
         of_values = torch.einsum("hs,hd->shd", weights, added.view(len(weights), -1))  # (S, H, D)
         groups = site.value.shape[0]
         of_values = of_values.unflatten(1, (groups, -1)).sum(2).flatten(1)  # heads that share values: (S, Hkv·D)
-        total += of_values @ float64(site.weight)  # (S, Hkv·D) · (Hkv·D, d_source)
+        total = total + of_values @ float64(site.weight)  # (S, Hkv·D) · (Hkv·D, width)
+        (read,) = site.step.inputs
         if (bias := getattr(site.module, "bias", None)) is not None:
             name = f"L{layer}.cross.v bias", "bias of values", layer, None
             biases[name] = tuple((of_values @ float64(bias)).tolist())
-    return total, biases
+    if read == "source":
+        return total.expand(trace.step(read).shape), biases
+    projection = Site(trace, trace.steps.by_name[read], None)  # of the states, before all layers
+    biases[f"{read} bias", "bias of values", None, None] = tuple((total @ float64(projection.module.bias)).tolist())
+    return total @ float64(projection.weight), biases
 
 
 def _added_by_heads(trace: Trace, position: int, layer: int, direction: Tensor, frozen: Trace | None) -> Tensor:
