@@ -36,15 +36,15 @@ def test_the_encoders_parts_sum_to_what_each_token_of_the_source_adds(name: str)
     for position in ("0", "-1"):
         for versus in (None, 21):
             found = model.attribute(TARGET, token=7, versus=versus, position=position)
-            by_token = [math.fsum(part.source[at] for part in found.encoder) for at in range(len(SOURCE))]
+            by_token = [math.fsum(part.source[at] for part in found.encoder_parts) for at in range(len(SOURCE))]
             assert by_token == pytest.approx(found.of_source(), abs=1e-12)
             across = math.fsum(part.value for part in found.parts if part.kind == "cross-attention")
-            assert math.fsum(part.value for part in found.encoder) == pytest.approx(across, abs=1e-12)
+            assert math.fsum(part.value for part in found.encoder_parts) == pytest.approx(across, abs=1e-12)
             assert abs(across) > 1e-4
             assert found.holds
-            names = [part.name for part in found.encoder]
+            names = [part.name for part in found.encoder_parts]
             assert len({*names}) == len(names)
-            heads = {(part.layer, part.head) for part in found.encoder if part.kind == "head"}
+            heads = {(part.layer, part.head) for part in found.encoder_parts if part.kind == "head"}
             read = model.config.encoder
             assert heads == {(n, head) for n in range(read.n_layers) for head in range(read.at(n).n_heads)}
 
@@ -120,7 +120,7 @@ def test_each_part_is_its_vector_times_autograds_gradient_with_patterns_and_norm
     for path, bias in biases.items():
         if bias.grad is not None:
             expected[path] = float((bias.grad * bias).sum().detach())
-    told = {part.name: part.value for part in found.encoder}
+    told = {part.name: part.value for part in found.encoder_parts}
     compared = {name: value for name, value in told.items() if name in expected}
     assert compared == pytest.approx({name: expected[name] for name in compared}, abs=1e-12)
     for n in range(transformer.config.n_layers):
@@ -139,7 +139,7 @@ def test_a_replaced_head_of_the_encoder_adds_nothing_and_the_rest_still_sums() -
     changed = model.without("enc.L0H1")
     found = changed.attribute(TARGET, token=7)
     torch.testing.assert_close(changed.trace(TARGET)["source"], changed.trace(TARGET).source.last_hidden)
-    told = {part.name: part.value for part in found.encoder}
+    told = {part.name: part.value for part in found.encoder_parts}
     assert told["enc.L0H1"] == 0.0
     assert found.holds
     assert found.of_source() != model.attribute(TARGET, token=7).of_source()
@@ -148,6 +148,6 @@ def test_a_replaced_head_of_the_encoder_adds_nothing_and_the_rest_still_sums() -
 def test_given_states_have_no_parts() -> None:
     model = opened(KINDS_OF_TWO[0])
     found = model.reading(model.transformer.reads.states[0]).attribute(TARGET, token=7)
-    assert found.encoder == ()
+    assert found.encoder_parts == ()
     assert found.holds
     assert "encoder_difference" not in found.to_dict()["check"]

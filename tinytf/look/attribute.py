@@ -87,7 +87,7 @@ class Attribution(Report):
     ``logit`` is the model's own, and ``allowed`` how far the sum may be from it: PARTS or four roundings of the sum of
     the parts' magnitudes, whichever is more. ``of`` names what the parts sum to: if logits are capped or scaled, it is
     ``head.logits``, the logit before that. ``frozen`` says what was held constant. ``source_tokens`` are those that
-    cross-attention reads. ``encoder`` splits what these add once more, into the parts of the stack that is read: they
+    cross-attention reads. ``encoder_parts`` split what these add once more, into the parts of the stack that is read: they
     have the same sum, within ``encoder_allowed``.
     """
 
@@ -105,7 +105,7 @@ class Attribution(Report):
     frozen: str
     of: str = "logit"
     source_tokens: tuple[Token, ...] = ()
-    encoder: tuple[Part, ...] = ()
+    encoder_parts: tuple[Part, ...] = ()
     encoder_allowed: float = 0.0
 
     @property
@@ -119,7 +119,7 @@ class Attribution(Report):
     @property
     def encoder_difference(self) -> float:
         """How far the encoder's parts are from what the tokens of the source add."""
-        return abs(total(self.encoder) - math.fsum(self.of_source())) if self.encoder else 0.0
+        return abs(total(self.encoder_parts) - math.fsum(self.of_source())) if self.encoder_parts else 0.0
 
     @property
     def holds(self) -> bool:
@@ -159,11 +159,11 @@ class Attribution(Report):
                 {"token": token.shown, "value": value}
                 for token, value in zip(self.source_tokens, self.of_source(), strict=True)
             ],
-            "encoder": [{"part": part.name, **part.to_dict()} for part in self.encoder],
+            "encoder": [{"part": part.name, **part.to_dict()} for part in self.encoder_parts],
             "check": {
                 "parts": len(self.parts),
                 **self.members("holds", "sum", "difference", "allowed"),
-                **(self.members("encoder_difference", "encoder_allowed") if self.encoder else {}),
+                **(self.members("encoder_difference", "encoder_allowed") if self.encoder_parts else {}),
             },
         }
 
@@ -171,8 +171,8 @@ class Attribution(Report):
         """The map of the heads, every part in the order of the JSON data, and those of an encoder by token."""
         values = torch.tensor([part.value for part in self.parts], dtype=torch.float64)
         arrays = [Array.of("heads", ["layer", "head"], self.heads()), Array.of("parts", ["part"], values)]
-        by_token = torch.tensor([part.source for part in self.encoder], dtype=torch.float64)
-        return [*arrays, *([Array.of("encoder", ["part", "source"], by_token)] if self.encoder else [])]
+        by_token = torch.tensor([part.source for part in self.encoder_parts], dtype=torch.float64)
+        return [*arrays, *([Array.of("encoder", ["part", "source"], by_token)] if self.encoder_parts else [])]
 
     def heads(self) -> Tensor:
         """The heads' parts as a map (layers, heads), float64; NaN where a layer has fewer heads."""

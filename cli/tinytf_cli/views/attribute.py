@@ -51,10 +51,10 @@ def attribution(report: Attribution, terminal: Terminal, display: AttributionDis
     narrow = terminal.width < 8 * heads.shape[1] + 8 and 0.1 <= limit < 100  # fewer digits, so that all heads fit
     yield from head_map(heads, "signed", limit, 2 if narrow else None, whole=display.all)
     yield from _source(report, most, advice)
-    if report.encoder:
+    if report.encoder_parts:
         yield Heading("encoder", "what each of its parts adds through cross-attention", "cross")
         yield note("taken as it is: the weights of cross-attention, and the scale of every norm in the encoder")
-        yield _parts(report.encoder, total(report.encoder), most, advice)
+        yield _parts(report.encoder_parts, total(report.encoder_parts), most, advice)
     yield Line("")
     yield _check(report)
 
@@ -117,7 +117,7 @@ def _check(report: Attribution) -> Line:
     words: list[Piece] = [f"{len(report.parts):,} parts sum to ", Figure(report.sum, "%.5f")]
     words += [f", {'' if report.holds else 'and '}{subject} is ", Figure(report.logit, "%.5f"), ", off by "]
     words += [Figure(report.difference, "%.1e"), f" (allowed {report.allowed:.0e})"]
-    if report.encoder:
-        words += [f"; {len(report.encoder):,} of the encoder to what the source adds, off by "]
+    if report.encoder_parts:
+        words += [f"; {len(report.encoder_parts):,} of the encoder to what the source adds, off by "]
         words += [Figure(report.encoder_difference, "%.1e"), f" (allowed {report.encoder_allowed:.0e})"]
     return verdict(report.holds, words)
