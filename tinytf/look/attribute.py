@@ -87,8 +87,8 @@ class Attribution(Report):
     ``logit`` is the model's own, and ``allowed`` how far the sum may be from it: PARTS or four roundings of the sum of
     the parts' magnitudes, whichever is more. ``of`` names what the parts sum to: if logits are capped or scaled, it is
     ``head.logits``, the logit before that. ``frozen`` says what was held constant. ``source_tokens`` are those that
-    cross-attention reads. ``encoder_parts`` split what these add once more, into the parts of the stack that is read: they
-    have the same sum, within ``encoder_allowed``.
+    cross-attention reads. ``encoder_parts`` split what these add once more, over the stack that is read: they have the
+    same sum, within ``encoder_allowed``.
     """
 
     KIND = "attribute"
