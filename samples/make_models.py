@@ -179,6 +179,7 @@ def measure_translator(corpus: Path, run: Path, recipe: Recipe) -> dict[str, Any
         "held_out_perplexity_per_token": round(math.exp(loss), 6),
         "held_out_pairs": len(examples.held_out_set),
         "held_out_exact": round(exact_share(model.transformer, examples.held_out()) or 0.0, 4),
+        "recomputed_by": "python tests/parity/translator.py: transformers writes each pair with the exported model",
         "looks_at": {part: best_head(heads) for part, heads in scores.items()},
     }
 

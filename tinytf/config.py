@@ -531,6 +531,9 @@ class ModelConfig(Part):
             ),
             "biases": layers["biases"] or "none",
         }
+        if self.encoder is not None:
+            of_encoder = self.encoder.described()
+            overview["encoder"] = listed(of_encoder["attention"], of_encoder["widths"])
         embedding, head = self.embedding.words(self.causal), self.head.words(self.causal)
         positions = listed(layers["positions"], embedding["positions"])
         rows = {**layers, **embedding, **self.vector.words(self.causal), **head, **overview, "positions": positions}
@@ -587,8 +590,8 @@ ZEROS = {name: setting.zero for name, setting in LEAVES.items() if setting.zero}
 """What a 0 of a setting stands for, as an expression."""
 _INFO_ROWS = (
     "attention", "recurrence", "convolution", "window", "chunks", "scores", "gates", "widths", "vocabulary",
-    "embeddings", "embeddings of layers", "positions", "norm", "residual", "memory", "cross-attention", "feed-forward",
-    "biases", "pooling", "head",
+    "embeddings", "embeddings of layers", "positions", "norm", "residual", "memory", "encoder", "cross-attention",
+    "feed-forward", "biases", "pooling", "head",
 )  # fmt: skip
 """The rows of ``described``, in their order."""
 _MOST_KINDS = 4

@@ -47,7 +47,8 @@ class TextModel(ShortRepr):
     files, if they are another program's; ``prompts`` may stand before a text whose vector is asked for. A longer text
     is cut to ``cuts_at`` tokens (0: to none), as its embedding folder says. ``pair_template`` is how it reads two
     texts, if not as its tokenizer joins them; ``late`` how it reads a query and a document, if it compares them token
-    by token. ``merged`` is the adapter in its weights.
+    by token. ``merged`` is the adapter in its weights. ``read_by`` is the model of two stacks that
+    this one is the encoder of.
     """
 
     name: str
@@ -65,6 +66,7 @@ class TextModel(ShortRepr):
     late: LateInteraction | None = field(default=None, repr=False, compare=False)
     pair_template: PairTemplate | None = field(default=None, repr=False, compare=False)
     merged: Merged | None = field(default=None, repr=False, compare=False)
+    read_by: "TextModel | None" = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         config = self.config
@@ -82,7 +84,7 @@ class TextModel(ShortRepr):
         if replaced not in made:
             copied = made[replaced] = copy.copy(self)
             like = next(whole.parameters()).detach().new_empty(())
-            copied.__dict__.update(transformer=outline(self.config, like, *replaced), notes=self.notes)
+            copied.__dict__.update(transformer=outline(self.config, like, *replaced), notes=self.notes, read_by=None)
         described: AnyModel = made[replaced]
         return described
 
@@ -181,7 +183,7 @@ class TextModel(ShortRepr):
                 raise UsageError("the encoder of this model is not opened", "give its states: --source FILE")
             raise UsageError("this model has one stack", "T5, BART and Marian have two")
         read = self.transformer.encoder
-        return replace(self, transformer=read, tokenizer=self.tokenizer.of_source, table=None)
+        return replace(self, transformer=read, tokenizer=self.tokenizer.of_source, table=None, read_by=self)
 
     def reading(self: AnyModel, source: Text | Tensor, *, truncate: bool = False) -> AnyModel:
         """This model of two stacks with what its encoder reads; its own texts are then the targets.

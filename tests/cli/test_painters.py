@@ -488,3 +488,15 @@ def test_what_is_no_number_is_drawn_in_a_map(scale: str, terminal: Terminal) -> 
     values = np.array([[math.nan, math.inf, -math.inf, 1.0]], dtype=np.float32)
     said = without_colour(drawn(Heat(values, ["q"], list("abcd"), scale), terminal)[1])
     assert re.findall(r"nan|-?inf|1\.000", said) == ["nan", "inf", "-inf", "1.000"]
+
+
+@pytest.mark.parametrize("terminal", [Terminal(80), Terminal(80, "truecolor", cuts=True), Terminal(30)])
+def test_small_maps_from_one_text_to_another_have_a_line_for_each_query_and_no_more(terminal: Terminal) -> None:
+    """Cross-attention has fewer or more queries than keys; in colour a line has two."""
+    for queries, keys in itertools.product((1, 2, 5, 11), (1, 4, 14)):
+        maps = np.full((2, queries, keys), 0.5, dtype=np.float32)
+        lines = [without_colour(line) for line in paint([Thumbnails([maps], [None])], terminal)]
+        drawn = [line for line in lines if line.strip() and "H0" not in line][:-1]  # without the legend
+        assert not any("·" in line for line in drawn), (queries, keys)
+        if not terminal.coloured:
+            assert len([line for line in drawn if "▒" in line or "░" in line]) <= queries

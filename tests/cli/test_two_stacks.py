@@ -252,3 +252,42 @@ def test_in_a_session_a_question_keeps_the_target_that_was_set(tinytf: Tinytf) -
     assert "generated" not in ran.err.partition("reads")[2]
     assert "The same in all 9 ways" in ran.out
     assert "A and B  <|endoftext|> 2 0 0 1 -" in ran.out
+
+
+def test_the_lens_on_the_encoder_counts_the_states_that_are_nearest_to_their_own_token(tinytf: Tinytf) -> None:
+    words = ("lens", "the ninth of July 2004", "-m", "tiny-translator", "--stack", "encoder")
+    told = json.loads(tinytf(*words, "--json").out)
+    ids = [token["id"] for token in told["tokens"]]
+    kept = [sum(at["top"][0]["id"] == ids[at["position"]] for at in stage["at"]) for stage in told["stages"]]
+    assert told["borrowed"] is True
+    text = " ".join(tinytf(*words).out.split())
+    assert f"{kept[0]} of {len(ids)} states of the encoder are nearest to their own token at the embedding" in text
+    assert f"and {kept[-1]} at L1." in text
+    assert "(the encoder has none, and both share one table of embeddings)" in text
+    assert "the last row is what the decoder reads, to the last bit" in text
+    assert "predict" not in text
+
+
+def test_a_tuned_lens_of_the_encoder_is_refused(tinytf: Tinytf, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("the third of May\n" * 40, "utf-8")
+    ran = tinytf("lens", "--train", tmp_path / "lines.txt", "-m", "tiny-translator", "--stack", "encoder")
+    assert is_a_clean_error(ran)
+
+
+def test_a_comparison_of_two_sources_shows_both_and_one_of_two_models_the_one(tinytf: Tinytf) -> None:
+    other = "the third of June 1994"
+    line = ("diff", SOURCE, other, "-m", "tiny-translator", "--target-text", TARGET)
+    shown = tinytf(*line).out
+    assert "source A  the ·third ·of ·May" in shown
+    assert "source B  the ·third ·of ·June" in shown
+    assert [text["text"] for text in json.loads(tinytf(*line, "--json").out)["sources"]] == [SOURCE, other]
+    assert "source A and B  the ·third ·of ·May" in tinytf("diff", *GIVEN, "--versus-dtype", "bfloat16").out
+    assert json.loads(tinytf("diff", "The cat", "The dog", "--json").out)["sources"] == []
+
+
+def test_the_sizes_of_a_model_name_both_stacks(tinytf: Tinytf) -> None:
+    shown = tinytf("info", "tiny-translator").out
+    assert "encoder          bidirectional, 2 layers × 2 heads, d_model 64, d_head 32, d_ff 256" in shown
+    for part in ("norm", "W_XQ", "W_XK", "W_XV", "W_XO"):
+        assert f"  cross-attention, {part} " in shown
+    assert "(2·H + 2·G)·d_head" not in shown  # cross-attention has matrices too

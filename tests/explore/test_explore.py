@@ -841,8 +841,45 @@ def test_of_two_stacks_either_text_is_changed_and_a_chain_that_ends_at_the_sourc
         await driver.press("t", "backspace", "backspace")
         assert driver.app.look.scene.trace.encoding.text == "1994-06-"
         assert driver.app.look.scene.trace.source.encoding.text == "the third of June 1994"
+        await driver.press("enter")
+        assert driver.lines[-1] == 'run --quiet --target-text "1994-06-" -- "the third of June 1994"'
+        assert driver.app.trace.encoding.text == "1994-06-"
 
     explore(act, "the third of May 1994", "tiny-translator")
+
+
+def test_the_source_is_edited_live_while_the_target_stays() -> None:
+    async def act(driver: Driver) -> None:
+        count = len(driver.lines)
+        await driver.press("T")
+        await driver.type("5")
+        scene = driver.app.look.scene
+        assert scene.trace.source.encoding.text == "on the 3rd of May 19945"
+        assert scene.trace.encoding.text == "1994-05-03"
+        whole = load("tiny-translator").reading("on the 3rd of May 19945").trace("1994-05-03")
+        assert torch.equal(scene.trace["L1.cross.weights"], whole["L1.cross.weights"])
+        assert len(driver.lines) == count, "no line while it is typed"
+        driver.app.query_one("#edit", Input).value = ""
+        await driver.pilot.pause()
+        await driver.settled()
+        assert "the text is empty" in driver.shown("status")
+        driver.app.query_one("#edit", Input).value = "on the 3rd of June 1994"
+        await driver.pilot.pause()
+        await driver.press("enter")
+        assert driver.lines[-1] == 'run --quiet --target-text "1994-05-03" -- "on the 3rd of June 1994"'
+        assert driver.app.trace.source.encoding.text == "on the 3rd of June 1994"
+        assert driver.app.trace.encoding.text == "1994-05-03"
+
+    explore(act, "on the 3rd of May 1994", "tiny-translator")
+
+
+def test_a_model_of_one_stack_has_no_source_to_edit() -> None:
+    async def act(driver: Driver) -> None:
+        await driver.press("T")
+        assert "this model reads one text" in driver.shown("status")
+        assert driver.app.focused is None
+
+    explore(act)
 
 
 def test_a_training_run_is_walked_through_its_checkpoints(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from tinytf.compare.walk import Attention, Incomparable, Rescaled, Walk
 from tinytf.compare.weights import WeightsCompared, compare_weights
 from tinytf.config import FIELDS, ModelConfig
 from tinytf.errors import AddressError, DumpError, MemoryShortage, TinytfError, UsageError
-from tinytf.report import About, Report, plain
+from tinytf.report import About, Report, plain, text_data
 from tinytf.sentences import first_of, percent, plural
 from tinytf.steps.operations import Rotate
 from tinytf.steps.table import StepTable, table_of
@@ -67,7 +67,7 @@ class Difference(Report):
     record of the search for causes, empty where none ran. ``gauges`` are undone in the numbers of a dump: it is written
     differently, and predicts the same. ``parameters`` says of two models how B's are made of A's; ``merge``, whether
     B is the adapter of A, merged. ``beside`` are tensors of a dump that are no steps, such as a mask or a loss, each
-    compared with the run's own.
+    compared with the run's own. ``sources`` are what the encoders of the two runs read, in models of two stacks.
     """
 
     KIND = "diff"
@@ -108,6 +108,7 @@ class Difference(Report):
     leak: str = ""
     merge: MergeCompared | None = None
     beside: tuple[BesideSteps, ...] = ()
+    sources: tuple[Encoding, ...] = field(default=(), repr=False)
 
     @property
     def holds(self) -> bool:
@@ -269,6 +270,7 @@ class Difference(Report):
         shown = self.sides[0].model.shown if self.sides and isinstance(self.sides[0], About) else self.shown
         return {
             **{name: side.to_dict() for name, side in zip(("first", "second"), self.sides, strict=False)},
+            "sources": [text_data(source) for source in self.sources],
             "aligned": {name: plain(getattr(self.alignment, name)) for name in ("positions", "changed", "note")},
             **self.members("settings", "tolerance", "equal"),
             "first_difference": first and first.name,
@@ -582,6 +584,7 @@ def _difference(
         gauges,
         parameters,
         beside=_beside(walk, first, second),
+        sources=tuple(model.reads.trace.encoding for model in models if model.reads and model.reads.trace),
     )
 
 

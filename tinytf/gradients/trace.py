@@ -73,8 +73,8 @@ class GradientTrace(Trace):
         parameters: dict[str, Tensor],
         source: "GradientTrace | None" = None,
     ) -> None:
-        super().__init__(model, encoding, recording)
-        self._targets, self.losses, self.parameters, self._source = targets, losses, parameters, source
+        super().__init__(model, encoding, recording, source)  # with the gradients of the same loss
+        self._targets, self.losses, self.parameters = targets, losses, parameters
         self.grad = Gradients(self, targets, Recording(gradients, recording.logit_rows, recording.layers))
 
     @property

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import UsageError
+from tinytf.look.encoder_parts import encoder_parts
 from tinytf.look.stream_parts import (
     Parts,
     add_embeddings,
@@ -62,7 +63,7 @@ KINDS = (
 class Part(Data):
     """One term of the logit; ``layer`` and ``head`` are None for terms without them, ``kind`` is one of KINDS.
 
-    ``source`` is what each token of the source adds to it, of cross-attention.
+    ``source`` is what each token of the source adds to it, of cross-attention or through it.
     """
 
     LESS: ClassVar = ("name", "source")
@@ -86,7 +87,8 @@ class Attribution(Report):
     ``logit`` is the model's own, and ``allowed`` how far the sum may be from it: PARTS or four roundings of the sum of
     the parts' magnitudes, whichever is more. ``of`` names what the parts sum to: if logits are capped or scaled, it is
     ``head.logits``, the logit before that. ``frozen`` says what was held constant. ``source_tokens`` are those that
-    cross-attention reads.
+    cross-attention reads. ``encoder_parts`` split what these add once more, over the stack that is read: they have the
+    same sum, within ``encoder_allowed``.
     """
 
     KIND = "attribute"
@@ -103,6 +105,8 @@ class Attribution(Report):
     frozen: str
     of: str = "logit"
     source_tokens: tuple[Token, ...] = ()
+    encoder_parts: tuple[Part, ...] = ()
+    encoder_allowed: float = 0.0
 
     @property
     def sum(self) -> float:
@@ -113,8 +117,13 @@ class Attribution(Report):
         return abs(self.sum - self.logit)
 
     @property
+    def encoder_difference(self) -> float:
+        """How far the encoder's parts are from what the tokens of the source add."""
+        return abs(total(self.encoder_parts) - math.fsum(self.of_source())) if self.encoder_parts else 0.0
+
+    @property
     def holds(self) -> bool:
-        return self.difference <= self.allowed
+        return self.difference <= self.allowed and self.encoder_difference <= self.encoder_allowed
 
     @property
     def is_linear(self) -> bool:
@@ -150,13 +159,20 @@ class Attribution(Report):
                 {"token": token.shown, "value": value}
                 for token, value in zip(self.source_tokens, self.of_source(), strict=True)
             ],
-            "check": {"parts": len(self.parts), **self.members("holds", "sum", "difference", "allowed")},
+            "encoder": [{"part": part.name, **part.to_dict()} for part in self.encoder_parts],
+            "check": {
+                "parts": len(self.parts),
+                **self.members("holds", "sum", "difference", "allowed"),
+                **(self.members("encoder_difference", "encoder_allowed") if self.encoder_parts else {}),
+            },
         }
 
     def stored(self) -> list[Array]:
-        """The map of the heads, and every part in the order of the JSON data."""
+        """The map of the heads, every part in the order of the JSON data, and those of an encoder by token."""
         values = torch.tensor([part.value for part in self.parts], dtype=torch.float64)
-        return [Array.of("heads", ["layer", "head"], self.heads()), Array.of("parts", ["part"], values)]
+        arrays = [Array.of("heads", ["layer", "head"], self.heads()), Array.of("parts", ["part"], values)]
+        by_token = torch.tensor([part.source for part in self.encoder_parts], dtype=torch.float64)
+        return [*arrays, *([Array.of("encoder", ["part", "source"], by_token)] if self.encoder_parts else [])]
 
     def heads(self) -> Tensor:
         """The heads' parts as a map (layers, heads), float64; NaN where a layer has fewer heads."""
@@ -229,14 +245,15 @@ def attribute(
         raise UsageError("a token compared with itself has no lead", "name another token with --versus")
     chosen, versus_id = (followed.answer or (best[0],))[0], next(iter(followed.versus), None)
     gradient, value = _gradient(trace, followed, logits)
-    terms = metric_parts(trace, at, gradient)
+    terms, encoder = metric_parts(trace, at, gradient), encoder_terms(trace, at, gradient)
     logit = float(gradient @ logits)
     subject = "logit" if unembedded is trace.steps.over_vocabulary[-1] else unembedded.name
     about, limit = About(model, trace.encoding), _allowed(trace, terms)
     read = trace.tokens_on("source") if any(part.source for part in terms) else ()
     return Attribution(
-        at, chosen, versus_id, followed, value, tuple(terms), logit, limit, _frozen(trace), subject, read, about=about
-    )
+        at, chosen, versus_id, followed, value, tuple(terms), logit, limit, _frozen(trace), subject, read,
+        tuple(encoder), _allowed(trace, encoder), about=about,
+    )  # fmt: skip
 
 
 def logit_parts(
@@ -304,6 +321,16 @@ def metric_parts(trace: Trace, position: int, gradient: Tensor, frozen: Trace | 
     if bias is not None:
         terms.append(Part("logits bias", "unembedding bias", None, None, float(_direction(bias, gradient))))
     return terms
+
+
+@torch.no_grad()
+def encoder_terms(trace: Trace, position: int, gradient: Tensor, frozen: Trace | None = None) -> list[Part]:
+    """What cross-attention adds to ``gradient`` (V,) times the logits, split into the parts of the encoder.
+
+    The weights of cross-attention and the scales of all norms are held. Empty for a model of one stack.
+    """
+    found = encoder_parts(trace, position, _direction(trace.model.unembedding, gradient), frozen)
+    return [Part(*names, math.fsum(values), values) for names, values in found.items()]
 
 
 def head_contributions(trace: Trace, position: int, token: int, heads: Sequence[Tensor]) -> list[list[float]]:

@@ -94,8 +94,9 @@ def _own_parts(config: ModelConfig) -> list[Component]:
 def _name(step: Step) -> str:
     if not step.in_layer:
         return step.title
-    part = step.parameter.removesuffix(".gain").removeprefix("ffn.") or step.name
-    group = step.mixer.replace("_", " ") or _GROUPS.get(step.role)
+    part = step.parameter.removesuffix(".gain").removeprefix("ffn.").removeprefix("cross.") or step.name
+    of_cross = step.path.startswith("cross.")
+    group = step.mixer.replace("_", " ") or _GROUPS.get("cross" if of_cross else step.role)
     return f"{group}, {part}" if group else part
 
 

@@ -1,7 +1,8 @@
 """The logit lens: what a model would predict if the residual stream after each layer were its last.
 
 Every state of the stream goes through the model's own final norm and head (nostalgebraist 2020, "interpreting GPT: the
-logit lens").
+logit lens"). The encoder of a model with two stacks predicts nothing and has no head: its states go through its own
+final norm and the decoder's head, which says what tokens they are nearest to.
 """
 
 import math
@@ -30,6 +31,7 @@ from tinytf.trace.trace import Text, Trace
 _CHUNK_BYTES = 24 * 2**20
 """Bytes of the float64 logits that are unembedded at a time, a few positions of a layer."""
 
+_UNREAD = "nothing reads its layers as tokens"
 _NEAR = 10
 """The first so many tokens, which a sentence says that a token is among."""
 
@@ -64,6 +66,9 @@ class Lens(Report):
     output of the forward pass: the same modules on the same numbers, so exactly 0. If it is not finite,
     ``first_not_finite`` names the first step of the pass with NaN or infinity. ``tuned`` names the translators of a
     tuned lens, which come before the final norm at all stages but the last; empty for the logit lens.
+
+    If it is ``borrowed``, the stack is an encoder and the head the decoder's: its output is no prediction, a token's
+    probability says how near the state is to it, and ``difference`` is that of the states which the decoder reads.
     """
 
     KIND = "lens"
@@ -77,16 +82,20 @@ class Lens(Report):
     difference: float
     first_not_finite: str | None
     tuned: str = ""
+    borrowed: bool = False
 
     @property
     def holds(self) -> bool:
         return self.difference == 0.0
 
     def in_a_sentence(self) -> str:
-        """From which stage on each tracked token, or the predicted one, is first and among the first ten."""
+        """From which stage on each tracked token, or the predicted one, is first and among the first ten.
+
+        Of an encoder that reads several tokens, how many states are nearest to their own token, first and last.
+        """
         row = self._telling()
         if row is None:
-            return ""
+            return self._kept() if self.borrowed else ""
         names = [_called(stage, self.stages) for stage in self.stages]
         assert self.about is not None
         where = "After" if self.about.model.config.causal else "At"
@@ -98,7 +107,18 @@ class Lens(Report):
         first = from_where_on([token == best[-1] for token in best])
         assert first is not None
         still = f"; at {names[first - 1]} it is still {self.shown(best[first - 1])}" if first else ""
-        return f"{at}, the model's guess is {self.shown(best[-1])} from {names[first]} on{still}."
+        what = "the encoder is nearest to" if self.borrowed else "the model's guess is"
+        return f"{at}, {what} {self.shown(best[-1])} from {names[first]} on{still}."
+
+    def _kept(self) -> str:
+        """How many states of an encoder are nearest to the token that stands there."""
+        own = torch.tensor([self.encoding.tokens[at].id for at in self.positions])
+        first, last = (int((stage.top_ids[:, 0] == own).sum()) for stage in (self.stages[0], self.stages[-1]))
+        name = _called(self.stages[-1], self.stages)
+        return (
+            f"By the decoder's head, {first:,} of {len(own):,} states of the encoder are nearest to their own token at "
+            f"{_called(self.stages[0], self.stages)}, and {last:,} at {name}."
+        )
 
     def _followed(self, row: int, i: int, names: Sequence[str]) -> str:
         """Where a tracked token enters the first ten and the first place, to stay there."""
@@ -129,6 +149,7 @@ class Lens(Report):
         return {
             **self.members("through"),
             **({"tuned": self.tuned} if self.tuned else {}),
+            **({"borrowed": True} if self.borrowed else {}),
             "divergence": "KL(final ‖ here), in nats",
             **self.members("positions"),
             "tracked": [self.named(i) for i in self.tracked],
@@ -174,7 +195,29 @@ def _called(stage: Stage, stages: Sequence[Stage]) -> str:
 
 def require_readable(model: Transformer) -> None:
     """Raise UsageError for a model without a head that can read its layers."""
-    model.require_choice("nothing reads its layers as tokens")
+    model.require_choice(_UNREAD)
+
+
+def reader_of(model: TextModel) -> Transformer:
+    """The stack whose head reads the layers of a model: its own, or for the encoder of two stacks the decoder.
+
+    Raises UsageError like ``require_readable``, and for a decoder that is of another width or vocabulary.
+    """
+    whole, own = model.read_by, model.config
+    if model.transformer.head is not None or whole is None:
+        require_readable(model.transformer)
+        return model.transformer
+    decoder, read = whole.transformer, whole.config
+    decoder.require_vocabulary(_UNREAD)
+    differs = f"is {own.d_model:,} wide where the decoder's head reads {read.d_model:,}"
+    if own.d_model == read.d_model:
+        differs = "has another vocabulary than the decoder"
+        if own.vocab_size == read.vocab_size and (model.tokenizer is whole.tokenizer or read.shares_embeddings):
+            return decoder
+    raise UsageError(
+        f"the encoder has no head, and {differs}, so {_UNREAD}",
+        "leave out --stack encoder to read the decoder; trace shows the encoder's numbers",
+    )
 
 
 @torch.no_grad()
@@ -198,18 +241,25 @@ def lens(
     followed, each one token. ``tuned`` are the translators of a tuned lens, or their file or folder. Only the last
     layer's logits, (positions, vocabulary), are in memory at once; the others are read a few positions at a time.
 
-    Raises UsageError for a model without a head, for a position or token that does not exist, and for translators of
-    another model or with ``sublayers``, which have none; MemoryShortage if the logits of one layer exceed the free
-    memory, unless ``force`` is true.
+    The encoder of two stacks, ``model.encoder``, is read by the decoder's head.
+
+    Raises UsageError for a model without a head, for an encoder that is of another width or vocabulary than its
+    decoder, for a position or token that does not exist, and for translators of another model or with ``sublayers``,
+    which have none; MemoryShortage if the logits of one layer exceed the free memory, unless ``force`` is true.
     """
-    require_readable(model.transformer)
+    reader = reader_of(model)
+    if tuned is not None and reader is not model.transformer:
+        raise UsageError("a tuned lens predicts what its model does, and an encoder predicts nothing", "leave it out")
     translators = read_translators(tuned, model.config) if isinstance(tuned, str | Path) else tuned
     if translators is not None and sublayers:
         raise UsageError("a tuned lens has no translators after attention", "leave out --sublayers")
     followed = list(dict.fromkeys(model.find_outcome(word, "--track") for word in track))
     trace = model.trace(text, truncate=truncate, force=force)
     is_whole_text = trace.config.causal and trace.config.predicts_tokens
-    default_positions = range(len(trace.tokens)) if is_whole_text else trace.recording.logit_rows
+    table, transformer = trace.steps, trace.model
+    borrowed = reader is not model.transformer
+    reader = reader if borrowed else transformer  # of a changed model, as a session has one
+    default_positions = range(len(trace.tokens)) if is_whole_text or borrowed else trace.recording.logit_rows
     positions = list(default_positions if position is None else trace.positions(position))
     chosen = torch.tensor(followed, dtype=torch.int64, device=trace.model_input.device)
     if not force:
@@ -220,7 +270,6 @@ def lens(
             hidden.device,
             "choose fewer with --position, such as --position -1; --force reads them anyway",
         )
-    table, transformer = trace.steps, trace.model
     sublayer_steps = [table.mid_stream] if sublayers and table.mid_stream else []
     steps: list[StepKey] = [
         (table.embedded, None),
@@ -232,7 +281,7 @@ def lens(
         ),
     ]  # in a post-norm model each is the output of a norm
     last = transformer.finish(trace.step(*steps[-1]))  # (T, C)
-    final = _read(transformer, last, positions)  # (P, V), the only logits of a whole layer
+    final = _read(reader, last, positions)  # (P, V), the only logits of a whole layer
     vocabulary = final.shape[-1]
     count, few = (max(1, room // (8 * vocabulary)) for room in (_CHUNK_BYTES, _CACHE_BYTES))
     starts = range(0, len(positions), count)
@@ -247,7 +296,7 @@ def lens(
                 if transformer.averaged is None:  # else the head reads all tokens
                     state, of = state[rows], [*range(len(rows))]
                 state = state if translators is None else translators(index, state)
-                logits = transformer.unembed(transformer.finish_rows(state, of))
+                logits = reader.unembed(transformer.finish_rows(state, of))
             readings[index] += [
                 reading_of(chunk, expected_chunk, min(top, vocabulary), chosen)
                 for chunk, expected_chunk in zip(logits.split(few), expected, strict=True)
@@ -261,11 +310,12 @@ def lens(
         )
         for step, chunks in zip(steps, readings, strict=True)
     )
-    through, difference, about = _through(trace), _difference(trace, last), About(model, trace.encoding)
+    through, difference = _through(trace, reader), _difference(trace, last, borrowed=borrowed)
+    about = About(model, trace.encoding)
     fault = None if math.isfinite(difference) else first_not_finite(trace)
     source = "" if translators is None else translators.source or "translators"
     through = through if translators is None else f"a translator of each layer, then {through}"
-    return Lens(tuple(positions), tuple(followed), stages, through, difference, fault, source, about=about)
+    return Lens(tuple(positions), tuple(followed), stages, through, difference, fault, source, borrowed, about=about)
 
 
 @torch.no_grad()
@@ -279,12 +329,19 @@ def most_probable_by_layer(trace: Trace, position: int) -> list[tuple[int, float
     return list(zip(best.indices.tolist(), shares.tolist(), strict=True))
 
 
-def _through(trace: Trace) -> str:
+def _through(trace: Trace, reader: Transformer) -> str:
     titles = [step.title.removeprefix("head, ") for step in trace.steps.after if step.name.startswith("head.")]
     head = f"the head ({', '.join([*titles, 'unembedding'])})" if "dense" in titles else "the head"
-    if trace.config.final_norm:
-        return f"the final norm and {head}"
-    return f"{head}; there is no final norm: each block ends with one"
+    norm, ends = (
+        ("the final norm and ", "")
+        if trace.config.final_norm
+        else ("", "there is no final norm: each block ends with one")
+    )
+    if reader is not trace.model:
+        shared = reader.config.tied_head and reader.config.shares_embeddings
+        tie = "and both share one table of embeddings" if shared else "and its embeddings are another matrix"
+        norm, head = norm.replace("the", "the encoder's", 1), f"the decoder's head (the encoder has none, {tie})"
+    return "; ".join(filter(None, (f"{norm}{head}", ends)))
 
 
 def _read(model: Transformer, hidden: Tensor, rows: Sequence[int]) -> Tensor:
@@ -317,8 +374,9 @@ def reading_of(logits: Tensor, expected: tuple[Tensor, Tensor], top: int, tracke
     return best, probs.gather(-1, best), entropy, divergence.clamp(min=0.0), rank_matrix, probs.gather(-1, token_ids)
 
 
-def _difference(trace: Trace, last: Tensor) -> float:
-    """The largest difference of the last stage from the forward pass, in the last hidden state and the logits."""
+def _difference(trace: Trace, last: Tensor, *, borrowed: bool) -> float:
+    """The largest difference of the last stage from the forward pass, in the last hidden state and its own logits."""
     rows = trace.recording.logit_rows
-    pairs = [(last, trace.last_hidden), (_read(trace.model, last, rows), trace.recorded_logits)]
+    pairs = [(last, trace.last_hidden)]
+    pairs += [] if borrowed else [(_read(trace.model, last, rows), trace.recorded_logits)]
     return float(torch.stack([(ours.double() - theirs.double()).abs().max() for ours, theirs in pairs]).max())

@@ -252,7 +252,7 @@ def attention_or_feed_forward(stream: Parts, step: Step, layer: int) -> Parts:
     if of_heads:
         vectors = float64(heads_added(site, [position], torch.float64)[:, 0])  # (H, C)
         parts.add_heads(layer, torch.zeros_like(vectors) if exchanged else vectors)
-    elif step.role == "cross" and not (exchanged or any(trace.is_exchanged(name, layer) for name in _OF_SOURCE)):
+    elif step.role == "cross" and not any(trace.is_exchanged(name, layer) for name in AFTER_VALUES):
         vectors = _by_source(trace, position, layer) @ weight.T  # (S, H·D) · (H·D, C) -> (S, C)
         parts.names += [(f"L{layer}.{step.name}", kind, layer, number) for number in range(len(vectors))]
         parts.rows.append(vectors)
@@ -265,7 +265,8 @@ def attention_or_feed_forward(stream: Parts, step: Step, layer: int) -> Parts:
     return parts
 
 
-_OF_SOURCE = ("cross.head_out", "cross.concat")
+AFTER_VALUES = ("cross.head_out", "cross.concat", "cross.attn")
+"""The steps after the values of cross-attention; where one was replaced, its output is no sum over the source."""
 
 
 def _by_source(trace: Trace, position: int, layer: int) -> Tensor:

@@ -77,8 +77,9 @@ def record_all(
         for n in batch:
             if lengths[n] < ids.shape[1]:
                 _drop_padding(recorded[n], model.config, lengths[n])
+    source = _changed_source(model)
     return [
-        Trace(model, encoding, Recording(tensors, rows, chosen, model.exchanged, model.edited, grad))
+        Trace(model, encoding, Recording(tensors, rows, chosen, model.exchanged, model.edited, grad), source)
         for encoding, tensors, rows in zip(encodings, recorded, read_positions, strict=True)
     ]
 
@@ -132,6 +133,18 @@ def _positions_read(config: ModelConfig, ids: Sequence[int], mask_id: int | None
     if config.causal:
         return (len(ids) - 1,)
     return tuple(position for position, token in enumerate(ids) if token == mask_id) or tuple(range(len(ids)))
+
+
+def _changed_source(model: Transformer) -> Trace | None:
+    """The trace of what the model reads, by an encoder that was changed since it was bound: steps replaced, or numbers
+    of another precision. None for one that is as it was.
+    """
+    read, encoder = None if model.reads is None else model.reads.trace, model.encoder
+    if read is None or encoder is None:
+        return None
+    if not encoder.exchanged and read.last_hidden.dtype is next(encoder.parameters()).dtype:
+        return None
+    return record(encoder, read.encoding)
 
 
 def _require_tokens(model: Transformer, encoding: Encoding) -> list[int]:

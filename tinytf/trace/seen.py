@@ -14,7 +14,7 @@ class MaskedTrace(Trace):
     """A trace in which the weight of a masked key is −∞, like its score, instead of 0."""
 
     def __init__(self, trace: Trace) -> None:
-        super().__init__(trace.model, trace.encoding, trace.recording)
+        super().__init__(trace.model, trace.encoding, trace.recording, trace.source)
         self._trace, self.about = trace, trace.about
 
     def __getitem__(self, address: str | Address | ParameterAddress) -> Tensor:

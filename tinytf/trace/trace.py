@@ -61,8 +61,11 @@ class Trace:
     JSON data.
     """
 
-    def __init__(self, model: Transformer, encoding: Encoding, recording: Recording) -> None:
+    def __init__(
+        self, model: Transformer, encoding: Encoding, recording: Recording, source: "Trace | None" = None
+    ) -> None:
         self.model: Transformer = model
+        self._source: Any = source
         self.encoding: Encoding = encoding
         self.recording: Recording = recording
         self._derived: OrderedDict[tuple[str, tuple[int, ...] | None], Tensor] = OrderedDict()
@@ -116,8 +119,8 @@ class Trace:
 
     @property
     def source(self) -> Self | None:
-        """The trace of the text that the model reads; None for a model of one stack."""
-        return None if self.model.reads is None else self.model.reads.trace
+        """The trace of the text that the model reads, by the encoder of this pass; None for a model of one stack."""
+        return self._source or (None if self.model.reads is None else self.model.reads.trace)
 
     @property
     def stacks(self) -> dict[str, Self]:

@@ -8,7 +8,6 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
-from tinytf_cli.host import is_typed
 from tinytf_cli.options import FoldOptions, complete_address, require_only
 from tinytf_cli.ranges import Whole
 from tinytf_cli.text_options import VERSUS_PAIRS, TextOptions, TraceOrPairsOptions, metric_option
@@ -42,14 +41,18 @@ class Options:
         type=click.Path(path_type=Path), metavar="PATH",
         help="With --at: a sparse autoencoder or transcoders, whose features are parts.",
     )  # fmt: skip
-    top: int | None = option(type=Whole(1), help="Parts shown; the rest are summed.  [default: 15, or 10 pairs]")
+    top: int | None = option(
+        type=Whole(1),
+        help="Parts shown; the rest are summed.  [default: 15, of two stacks 6 of each list, or 10 pairs]",
+    )
 
 
 @command("attribute")
 def attribute(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions) -> int:
     """By default, explains the logit of the token predicted after TEXT. With the scale of each norm held fixed, the
-    parts sum to the logit, which is checked. Of another --metric they are its first order. With --pairs, explains the
-    mean lead of each answer over versus. With --at, splits an attention score instead.
+    parts sum to the logit, which is checked. What a decoder reads of an encoder is split over the source's tokens, and
+    over the encoder's parts. Of another --metric they are its first order. With --pairs, explains the mean lead of each
+    answer over versus. With --at, splits an attention score instead.
     """
     from tinytf.look.attribute import require_logits
     from tinytf_cli.views.attribute import AttributionDisplay
@@ -58,14 +61,13 @@ def attribute(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions)
         from tinytf.cause.over_pairs import attribute_over
 
         require_only(("top", "versus", "metric", "token"), (Options, TextOptions), "--pairs")
-        top = options.top if is_typed("top") else None
         versus = None if options.versus is None else Path(options.versus)
         return over.draw(
             attribute_over,
             tracing.model_options,
             tracing.output,
             fold,
-            top,
+            options.top,
             versus,
             **over.followed(options.metric, options.token, "--token"),
         )
@@ -81,7 +83,7 @@ def attribute(options: Options, fold: FoldOptions, tracing: TraceOrPairsOptions)
             trace, token=options.token, versus=options.versus, metric=options.metric, position=options.position
         )
 
-    return tracing.show(question, "attributions", AttributionDisplay(options.top or 15, fold.all))
+    return tracing.show(question, "attributions", AttributionDisplay(options.top, fold.all))
 
 
 def _score(options: Options, at: str, fold: FoldOptions, tracing: TraceOrPairsOptions) -> int:

@@ -50,11 +50,11 @@ class Options:
 @command("lens")
 def lens(options: Options, over: PairsOptions, fold: FoldOptions, tracing: AddressOptions) -> int:
     """Passes the residual stream after each layer through the model's own final norm and head. The last row therefore
-    equals the model's output, to the last bit. A tuned lens translates the stream of each layer first, by a map that is
-    trained to predict what the last layer will (Belrose et al. 2023). With --pairs, shows after which layer each answer
-    overtakes versus.
+    equals the model's output, to the last bit. With --stack encoder, the decoder's head reads the encoder. A
+    tuned lens translates the stream of each layer first, by a map that is trained to predict what the last layer will
+    (Belrose et al. 2023). With --pairs, shows after which layer each answer overtakes versus.
     """
-    from tinytf.look.lens import require_readable
+    from tinytf.look.lens import reader_of
     from tinytf.look.translators import read_translators
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.lens import LensDisplay
@@ -83,7 +83,7 @@ def lens(options: Options, over: PairsOptions, fold: FoldOptions, tracing: Addre
             return (lens_through(through, text, truncate=truncate, **chosen) for text in texts)
 
         return tracing.texts.answer(read_each, tracing.output, "lenses", display, of=through.transformer)
-    require_readable(tracing.model.transformer)
+    reader_of(tracing.model)
     tuned = None if options.tuned is None else read_translators(options.tuned, tracing.model.config)
 
     def question(trace: "Trace") -> "Lens":

@@ -198,6 +198,10 @@ def edit(app: Explorer) -> None:
     app.edit_text()
 
 
+def edit_source(app: Explorer) -> None:
+    app.edit_text(source=True)
+
+
 def ask(sign: str) -> Action:
     return lambda app: app.ask(sign)
 

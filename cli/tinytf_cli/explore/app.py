@@ -295,10 +295,14 @@ class Explorer(FullScreen):
 
     # The text, lines and finding
 
-    def edit_text(self) -> None:
-        """Open the line that edits the text."""
-        self.edit.value = self.trace.encoding.text
-        self.live.begin(self.edit.value)
+    def edit_text(self, *, source: bool = False) -> None:
+        """Open the line that edits the text, or the ``source`` that a model of two stacks reads."""
+        read = self.trace.source
+        if source and read is None:
+            self.say("this model reads one text: t edits it")
+            return
+        self.edit.value = read.encoding.text if source and read is not None else self.trace.encoding.text
+        self.live.begin(self.edit.value, source=source)
         self.open_input(self.edit)
         self.draw_status()
 

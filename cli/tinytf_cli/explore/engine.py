@@ -36,7 +36,7 @@ class Engine:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.text_number = self.waiting = 0
-        self._live_trace: Trace | None = None
+        self._live: tuple[Run, Trace] | None = None
         self._thread = ThreadPoolExecutor(1, "explore")
         self._busy_thread: int | None = None
         self._is_stopped = False  # before its thread has begun
@@ -84,14 +84,20 @@ class Engine:
             self._move_to(cursor)
         self.session.streams.stdout, self.session.streams.stderr = self._streams
 
-    def run_live(self, text: str, number: int) -> Scene:
-        """The scene of a text that is being typed. Raises Superseded, and what ``Model.trace`` does."""
+    def run_live(self, text: str, number: int, *, source: bool = False) -> Scene:
+        """The scene of a text that is being typed, or of the present text with that ``source``.
+
+        Raises Superseded, and what ``Model.reading`` and ``Model.trace`` do.
+        """
         session = self.session
+        spec = replace(session.state.spec, reads=text) if source else session.state.spec
+        if source:
+            session.model.encoder.encode(text)  # raises for an empty or too long one
         with self._cancellable(number):
-            model = session.model
-            trace = Model.trace(model, text)
-        self._live_trace = trace
-        run = Run(session.state.spec, trace.encoding.text)
+            model = session.models.model(spec)
+            trace = Model.trace(model, session.require_text() if source else text)
+        run = Run(spec, trace.encoding.text)
+        self._live = run, trace
         previous = None if session.run is None else session.trace
         return Scene(model, trace, run, previous, session.run)
 
@@ -104,11 +110,14 @@ class Engine:
 
     def commit_live(self) -> None:
         """Make the live text a line of the session."""
-        trace, self._live_trace = self._live_trace, None
+        live, self._live = self._live, None
         session = self.session
-        if trace is not None and (session.run is None or trace.encoding.text != session.run.text):
-            session.models.add_trace(Run(session.state.spec, trace.encoding.text), trace)
-            session.execute(f"run --quiet -- {shell_quoted(trace.encoding.text)}")
+        if live is None or (session.run is not None and _texts(live[0]) == _texts(session.run)):
+            return
+        session.models.add_trace(*live)
+        text, source = (shell_quoted(words) for words in _texts(live[0]))
+        both = f"--target-text {text} -- {source}"  # of two stacks
+        session.execute(f"run --quiet {both if live[0].spec.reads else f'-- {text}'}")
 
     def run_line(self, line: str, cursor: Cursor, width: int) -> tuple[Outcome, Scene | None]:
         """Run a line of the session at a cursor, drawn ``width`` columns wide: its outcome, and the scene after it."""
@@ -184,3 +193,8 @@ class Engine:
             for handle in handles:
                 handle.remove()
         self._require_latest(number)
+
+
+def _texts(run: Run) -> tuple[str, str]:
+    """The text of a run, and what its model reads."""
+    return str(run.text), run.spec.reads

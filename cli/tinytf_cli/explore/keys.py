@@ -20,6 +20,7 @@ KEYS = (
     Key("backspace", "Backspace", acting.retrace, "back to where the cursor was before"),
     Key("escape", "Esc", acting.back, "back to the map; again: close all opened panes"),
     Key("t", "t", acting.edit, "edit the text; the model follows", False),
+    Key("T", "T", acting.edit_source, "edit the source, of two stacks; the target stays", False),
     Key("n", "n", acting.numbers, "numbers, or a map of small cells"),
     Key("w", "w", acting.without, "ablate this head, or restore the model"),
     Key("equals_sign", "=", acting.set_number, "set this number; all that follows is computed from it", False),

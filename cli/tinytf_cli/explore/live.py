@@ -23,12 +23,12 @@ class LiveText:
         on_screen: Callable[[Callable[[], None]], None],
     ) -> None:
         self._engine, self._show, self._say, self._on_screen = engine, show, say, on_screen
-        self._last_text = ""
+        self._last_text, self._is_source = "", False
 
-    def begin(self, text: str) -> None:
-        """Begin with the text on the screen."""
+    def begin(self, text: str, *, source: bool = False) -> None:
+        """Begin with the text on the screen, or with the ``source`` that its model reads."""
         self._engine.text_number += 1
-        self._last_text = text
+        self._last_text, self._is_source = text, source
 
     def run(self, text: str) -> None:
         """Run a text, unless it is the last one asked for."""
@@ -36,7 +36,7 @@ class LiveText:
             return
         self._last_text = text
         self._engine.text_number += 1
-        number, start = self._engine.text_number, time.perf_counter()
+        number, start, source = self._engine.text_number, time.perf_counter(), self._is_source
 
         def done(scene: Any, error: Exception | None) -> None:
             if error is None:
@@ -44,7 +44,7 @@ class LiveText:
             elif not isinstance(error, Superseded):
                 self._on_screen(lambda: self._say(explained(error).message))
 
-        self._engine.submit(lambda: self._engine.run_live(text, number), done)
+        self._engine.submit(lambda: self._engine.run_live(text, number, source=source), done)
 
     def finish(self, text: str) -> None:
         """Run a text and make it a line of the session."""

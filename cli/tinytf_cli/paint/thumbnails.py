@@ -234,7 +234,7 @@ def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]
     side, per_row = thumbnail_size(length, n_heads, terminal.width, terminal.whole)
     factor = -(-length // side)
     times = _times(block, -(-length // factor), per_row, terminal)
-    cells = times * -(-length // factor)
+    cells, rows = times * -(-length // factor), times * -(-block.maps[0].shape[-2] // factor)
     lines, layers = list[PaintedLine](), block.layers or range(len(block.maps))
     for layer, maps, visible in zip(layers, block.maps, block.visible, strict=True):
         for first in range(0, n_heads, per_row):
@@ -242,7 +242,7 @@ def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]
             if layer == layers[0] or per_row < n_heads:
                 heads = "".join(f"H{first + i}"[: cells + 1].ljust(cells + 1) for i in range(len(part)))
                 lines.append([Segment("     " + heads, role_style("dim", terminal))])
-            for index, text in enumerate(_lines(_picture(part, visible, factor, times), cells, terminal)):
+            for index, text in enumerate(_lines(_picture(part, visible, factor, times), rows, terminal)):
                 label = f"L{layer}" if index == 0 else ""
                 lines.append([Segment(f"{label:<5}", role_style("dim", terminal)), Segment(text)])
     if factor > 1:

@@ -190,20 +190,28 @@ def _banner(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Iter
             yield Line(tokenizer_words(model.tokenizer, model.tokenizer_note, runs.texts[0]), lead=True)
     else:
         yield from banner(runs.models[0], runs.texts[0])
-    changed = set(report.alignment.changed)
-    both, separate = [("A and B ", runs.texts[0], "")], zip(("A ", "B "), runs.texts, (_FIRST, _SECOND), strict=True)
-    for letter, text, role in both if runs.one_text else separate:
+    if report.sources:
+        pairs = enumerate(zip(*(source.ids for source in report.sources), strict=False))
+        yield from _texts(report.sources, {at for at, ids in pairs if len({*ids}) > 1}, display, "source ")
+    yield from _texts(runs.texts, {*report.alignment.changed}, display)
+    if report.alignment.note:
+        yield titled("note", f": {report.alignment.note}")
+
+
+def _texts(texts: Sequence[Encoding], changed: set[int], display: DifferenceDisplay, what: str = "") -> Iterator[Block]:
+    """The tokens of both texts, or of one that both have."""
+    letters = zip(("A ", "B "), texts, (_FIRST, _SECOND), strict=False)
+    one = [("A and B " * (len(texts) > 1), texts[0], "")] if len({tuple(text.ids) for text in texts}) == 1 else letters
+    for letter, text, role in one:
         keep = set(middle_out(len(text.tokens), None if display.all else _TEXT))
         keep |= set(sorted(changed)[:_TEXT])
-        spans = [Span(letter, role or "strong")]
+        spans = [Span(f"{what}{letter}", role or "strong")]
         for i, token in enumerate(text.tokens):
             if i in keep:
                 spans += [Span(f" {token.shown}", role if i in changed and role else "dim" if token.special else "")]
             elif i - 1 in keep:
                 spans.append(Span(" …", "dim"))
         yield Line([*spans, Span(f"   {plural(len(text.tokens), 'token')}", "dim")])
-    if report.alignment.note:
-        yield titled("note", f": {report.alignment.note}")
 
 
 def _dump(letter: str, side: DumpSide, role: str) -> Iterator[Block]:

@@ -132,6 +132,7 @@ def _figures(report: Info) -> list[tuple[str, str, str]]:
     attending = len(table_of(c).attention_layers)
     is_mixed, layers = attending < c.n_layers, str(attending) if attending < c.n_layers else "L"
     mixing = f"{layers} · 2 · H·{_both_widths(c)} · visible tokens{_distance_term(c)}"
+    mixing += ", and as much for a source as long" * (c.d_source > 0)
     rows = [
         ("weights, fp32", in_bytes(memory["fp32"]), "4 bytes per parameter"),
         ("weights, bf16", in_bytes(memory["bf16"]), "2 bytes per parameter"),
@@ -139,7 +140,9 @@ def _figures(report: Info) -> list[tuple[str, str, str]]:
         (
             "  projections",
             _flops(work.projections),
-            "L · 2 · (their matrices)" if c.kv_rank or is_mixed else "L · 2 · d_model · (2·H + 2·G)·d_head",
+            "L · 2 · (their matrices)"
+            if c.kv_rank or is_mixed or c.d_source
+            else "L · 2 · d_model · (2·H + 2·G)·d_head",
         ),
         ("  attention", _flops(work.attention), mixing + ", and states" * is_mixed),
         ("  feed-forward", _flops(work.feed_forward), _feed_forward_formula(c)),

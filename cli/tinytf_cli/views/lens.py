@@ -40,7 +40,10 @@ def lens(report: Lens, terminal: Terminal, display: LensDisplay) -> Iterator[Blo
     model, tokens, detailed = model_of(report), report.encoding.tokens, _in_detail(report, display.named)
     yield from banner(model, report.encoding)
     title = "tuned lens" if report.tuned else "logit lens"
-    yield Heading(title, "the most probable token, if this were the last layer", "output")
+    shows = "the most probable token, if this were the last layer"
+    if report.borrowed:
+        title, shows = "lens on the encoder", "the token that each state is nearest to: the largest logit, by softmax"
+    yield Heading(title, shows, "output")
     yield note(f"read through {report.through}")
     fills = model.config.predicts_tokens and not model.config.causal
     if fills and len(detailed) < len(report.positions):
@@ -49,18 +52,20 @@ def lens(report: Lens, terminal: Terminal, display: LensDisplay) -> Iterator[Blo
         yield from _grid(
             report, display, (slice(None), 0), [tokens[position].shown for position in report.positions],
             above=[str(position) for position in report.positions], keep_last=True, many="positions",
-            remedy="--position chooses, --width widens", verb="predicts", asked=display.named or display.all,
+            remedy="--position chooses, --width widens", verb="is nearest to" if report.borrowed else "predicts",
+            asked=display.named or display.all,
         )  # fmt: skip
     for index in detailed:
         yield from _position(report, index, terminal, display)
     yield Line("")
+    own = "what the decoder reads" if report.borrowed else "the model's own output"
     if report.holds:
-        yield verdict(True, "the last row is the model's own output, to the last bit")
+        yield verdict(True, f"the last row is {own}, to the last bit")
     elif report.first_not_finite:
         yield not_finite(report.first_not_finite)
     else:
         off = Figure(report.difference, "%.1e")
-        yield verdict(False, ["the last row and the model's own output differ by ", off, " (allowed 0)"])
+        yield verdict(False, [f"the last row and {own} differ by ", off, " (allowed 0)"])
 
 
 def _in_detail(report: Lens, named: bool) -> list[int]:

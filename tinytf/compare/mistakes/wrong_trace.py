@@ -18,7 +18,7 @@ class WrongTrace(Trace):
     """
 
     def __init__(self, base: Trace, wrong: Mapping[StepKey, Wrong]) -> None:
-        super().__init__(base.model, base.encoding, Recording({}, (), base.recording.layers))
+        super().__init__(base.model, base.encoding, Recording({}, (), base.recording.layers), base.source)
         self.base, self.wrong = base, {**getattr(base, "wrong", {}), **wrong}
         self._unchanged: set[StepKey] = set()
         for step, layer in base.steps.rows:
