@@ -132,6 +132,9 @@ GENERATED = {
     ),
     "methods": Generated("the table of docs/methods.md", command="python tests/parity/methods.py --write"),
     "case-study": Generated("the figures of docs/case-study.md", command="python tests/parity/case_study.py --write"),
+    "agreement": Generated(
+        "the figures of docs/agreement.md", command="python tests/parity/agreement_study.py --write"
+    ),
     "models": Generated("the built-in models, trained", command="python samples/make_models.py --work FOLDER"),
     "vectors": Generated(
         "the steering vector and autoencoder of samples", command="python samples/make_vectors.py --work FOLDER"

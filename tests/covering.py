@@ -40,8 +40,10 @@ def sample(names: Any, cases: Iterable[Any], every: int = 3, ids: Any = None) ->
     return pytest.mark.parametrize(names, values, ids=ids)
 
 
-PART = 15
+PART = 30
 """Of what holds of every kind of model, the gate tries one kind in so many."""
+PICKED = 15
+"""Models of a test that are picked by hand are at most so many, and are all tried."""
 
 
 def thin_out(metafunc: pytest.Metafunc, turns: dict[str, int]) -> None:
@@ -51,7 +53,8 @@ def thin_out(metafunc: pytest.Metafunc, turns: dict[str, int]) -> None:
     PART of the tests, and every test one in PART of the kinds; of the families that transformers has
     (reference.FAMILIES), which are opened once a file, each file takes others. ``turns`` has the turn of each test and
     file so far. Marked ``every`` a test is tried with all, and so is what is named, by file, on the command line; and
-    so are models that are picked by hand: PART or fewer. Of the cases of a test marked ``share(n)``, one in n is made.
+    so are models that are picked by hand: PICKED or fewer. Of the cases of a test marked ``share(n)``, one in n is
+    made.
     """
     make, test = metafunc.parametrize, metafunc.definition
     share = [mark.args[0] for mark in test.iter_markers("share")]
@@ -65,7 +68,7 @@ def thin_out(metafunc: pytest.Metafunc, turns: dict[str, int]) -> None:
         ]
         kept = [n for n, value in enumerate(values) if all(mark.name != "exhaustive" for mark in value.marks)]
         models = {model for n in kept for model, *_ in _models(values[n].values)}
-        if not whole and len(models) > PART:
+        if not whole and len(models) > PICKED:
             kept = [n for n in kept if _has_the_turn(test.nodeid, values[n].values, turns)]
         if not named and share and len(kept) > 1:  # along the first axis that has several values
             kept = kept[:: share.pop()]

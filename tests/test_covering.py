@@ -53,12 +53,12 @@ def test_what_is_left_to_exhaustive_is_not_made_though_it_is_named() -> None:
 
 
 def test_models_that_are_picked_by_hand_are_all_tried() -> None:
-    picked = [*KINDS][: covering.PART]
+    picked = [*KINDS][: covering.PICKED]
     assert made(2, picked) == [picked] * 2
     assert made(1, [(kind, seed) for kind in picked for seed in (1, 2)], names="kind, seed") == [
         [value for kind in picked for seed in (1, 2) for value in (kind, seed)]
     ]
-    assert len(made(1, [*KINDS][: covering.PART + 1])[0]) < covering.PART
+    assert len(made(1, [*KINDS][: covering.PICKED + 1])[0]) < covering.PICKED
 
 
 def test_a_model_beside_another_value_is_a_model() -> None:
