@@ -1,7 +1,7 @@
 """The figures of docs/agreement.md, recomputed: ``python tests/parity/agreement_study.py [--write]``.
 
 Runs the commands of the page on SmolLM2 in the folder that TINYTF_REAL_WEIGHTS names, on the pairs of discovery and on
-those of confirmation, and compares what they print with the page, within 2 % of a figure or 0.01. Takes five minutes.
+those of confirmation, and compares what they print with the page, within 2 % of a figure or 0.01. Takes seven minutes.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ def figures(name: str) -> Iterator[tuple[str, str]]:
     for head in (HEAD, SECOND):
         yield f"{head}, share brought back", interval(patched(pairs, head), "+.3f")
     ablated = asked("ablate", *pairs, "--at", HEAD)
-    yield f"lead without {HEAD}", interval(ablated["rows"][0][ablated["quantities"][0]["name"]], "+.2f")
+    yield f"what the lead moves by without {HEAD}", interval(ablated["rows"][0][ablated["quantities"][0]["name"]], "+.2f")
     sizes = [abs(patched(pairs, head)["value"]) for head in OTHERS]
     yield "the other 8 heads of L26, the largest share", f"{max(sizes):.3f}"
     for first, second in (("plural", "singular"), ("other", "same")):
