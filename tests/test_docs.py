@@ -100,7 +100,7 @@ def test_the_readme_begins_with_the_two_commands() -> None:
     assert second.endswith("-m pytest")
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("line", dict.fromkeys(TOUR))
 def test_every_command_of_the_docs_runs_and_its_json_is_as_its_schema_says(
     line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

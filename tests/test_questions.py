@@ -38,7 +38,7 @@ def test_there_are_twelve() -> None:
     assert len(ASKED) == 12
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("question", ASKED)
 def test_each_is_answered_by_the_built_in_model(question: str, capsys: pytest.CaptureFixture[str]) -> None:
     sentence = answered(ASKED[question], capsys)

@@ -38,7 +38,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("line", STUDY)
 def test_every_command_of_the_study_page_runs(
     line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

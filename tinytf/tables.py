@@ -1,13 +1,13 @@
 """A report as a table, for CSV: a row a record; a tensor as a map, or with a row for each number."""
 
 import itertools
-import pickle
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any
 
+from tinytf.files import parse_json
 from tinytf.sentences import apart
 
 if TYPE_CHECKING:
@@ -186,19 +186,25 @@ def joined(sheets: Iterable[Sheet]) -> Sheet | None:
     Until all columns are known, the rows wait in a temporary file: however many sheets there are, one is in memory.
     """
     columns: list[str] = []
-    waiting = TemporaryFile()  # noqa: SIM115 - the rows close it
+    waiting = TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - the rows close it
     for number, sheet in enumerate(sheets):
         columns += [name for name in dict.fromkeys(sheet.columns) if name not in columns]
         for row in sheet.rows:
             cells = dict(zip(sheet.columns, row, strict=True))
-            pickle.dump([number, *map(cells.get, columns)], waiting)
+            print(json.dumps([number, *map(cells.get, columns)], default=_of_numpy), file=waiting)
     return Sheet(["result", *columns], _waiting_rows(waiting, 1 + len(columns))) if columns else None
 
 
-def _waiting_rows(file: IO[bytes], width: int) -> Iterator[Row]:
+def _of_numpy(value: Any) -> Any:
+    """A number of numpy as one of Python, with as many digits as it has."""
+    import numpy as np
+
+    return float(str(value)) if isinstance(value, np.floating) else value.item()
+
+
+def _waiting_rows(file: IO[str], width: int) -> Iterator[Row]:
     with file:
         file.seek(0)
-        with suppress(EOFError):
-            while True:
-                row = pickle.load(file)
-                yield row + [None] * (width - len(row))
+        for line in file:
+            row = parse_json(line)
+            yield row + [None] * (width - len(row))

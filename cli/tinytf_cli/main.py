@@ -186,7 +186,7 @@ def cli(context: click.Context, debug: bool) -> None:
     tinytf help COMMAND           the options of a command
     tinytf help options           the options that commands share
     tinytf help words             what the words on the screens mean
-    tinytf help researcher        your commands first; also learner, porter, trainer
+    tinytf help researcher        your commands first; learner, porter, trainer
     """
     from tinytf_cli.config import configure
 

@@ -31,14 +31,14 @@ def probability(value: float) -> str:
 
 
 def number(value: float, form: str = "") -> str:
-    """One number; infinities and NaN by name, and no minus sign on a rounded zero."""
+    """One number; infinities and NaN by name, and what rounds to zero as zero is written."""
     if math.isnan(value):
         return "nan"
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
     form = form or number_format(np.array([value], dtype=np.float32))
     text = form % value
-    return text[1:] if text.startswith("-") and not text.strip("-0.e+") else text
+    return form % 0.0 if text.startswith("-") and not text.strip("-0.e+") else text
 
 
 def widest(values: NDArray[np.float32], form: str) -> int:

@@ -46,7 +46,7 @@ READERS: Mapping[str, Mapping[str, str]] = {
         "models": "",
         "export": "tiny exported",
         "certify": "exported",
-        "blame": f"{_TEXT} --versus exported --top 2",
+        "blame": f"{_TEXT} -m preset:gpt2-tiny --versus preset:gpt2-tiny --top 2",
         "config": "",
         "mcp": "",
     },

@@ -140,7 +140,7 @@ def test_a_corrected_query_or_key_is_the_slope_along_its_own_change_of_the_weigh
     before = texts.outputs(maps, texts.ids[1])
     tried = 0
     for layer, head in product(range(config.n_layers), (0, 3)):
-        own, site = config.at(layer), found.differences[layer, min(head, found.differences.shape[1] - 1)]
+        own, site = config.at(layer), found.values[layer, min(head, found.values.shape[1] - 1)]
         if layer in found.uncorrected or site.isnan():
             continue
         n_heads = own.n_kv_heads if "kv head" in texts.table.at(step, layer).axes else own.n_heads
@@ -166,9 +166,9 @@ def test_the_correction_is_exact_where_all_is_linear_after_the_softmax(kind: str
             parameter.data.zero_()
     tokens = {"answer": A, "versus": B}
     clean, corrupt = (record(texts.model, encoding_of(ids)) for ids in texts.ids)
-    exact = texts.ours.patch_sweep(clean, corrupt, over, **tokens).differences
+    exact = texts.ours.patch_sweep(clean, corrupt, over, **tokens).values
     plain, corrected = (
-        texts.ours.patch_estimate(clean, corrupt, over, qk_correction=on, **tokens).differences for on in (False, True)
+        texts.ours.patch_estimate(clean, corrupt, over, qk_correction=on, **tokens).values for on in (False, True)
     )
     assert torch.allclose(corrected, exact, atol=1e-9, equal_nan=True)
     assert float((plain - exact).abs().nan_to_num().max()) > 1e-3
@@ -216,7 +216,7 @@ def test_grad_drop_averages_the_sizes_that_plain_hooks_give(kind: str) -> None:
         ]
         others = [effects.abs() for dropped, effects in enumerate(by_head) if dropped != layer]
         expected = torch.stack(others).mean(0) if others else by_head[0].abs()
-        sizes = (found.differences[layer, : own.n_heads] - found.contrast.corrupt) * sign
+        sizes = (found.values[layer, : own.n_heads] - found.contrast.corrupt) * sign
         assert torch.allclose(sizes, expected, atol=1e-8, rtol=1e-6)
 
 

@@ -60,7 +60,7 @@ def check_every_tensor(first: Transformer) -> Blame:
     return found
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_tensor_alone_does_what_a_whole_run_with_it_does(kind: str) -> None:
     first = model_of(kind)

@@ -241,7 +241,7 @@ def test_measured_nodes_lose_what_patching_the_corrupt_head_takes() -> None:
             swapped = model.patch(
                 pair.pair.corrupt, pair.pair.clean, [head], answer=pair.answer, versus=pair.versus, top=1
             )
-            lost.append(swapped.contrast.corrupt - swapped.difference)
+            lost.append(swapped.contrast.corrupt - swapped.value)
         assert float(scores[graph.nodes.index(head)]) == pytest.approx(sum(lost) / 2, abs=2e-5)
 
 

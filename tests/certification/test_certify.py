@@ -74,7 +74,7 @@ def test_both_stacks_are_certified_and_a_changed_one_is_told(family: str, tmp_pa
     assert first.startswith((f"enc.L{len(model.transformer.encoder.blocks) - 1}.out,", "enc.final"))
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("family", "checks"),
     [

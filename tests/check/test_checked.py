@@ -36,7 +36,7 @@ SCALE = "math.sqrt(k.size(-1))", "math.sqrt(C)"
 ACTIVATION = 'F.gelu(self.c_fc(x), approximate="tanh")', "F.relu(self.c_fc(x))"
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @sample("target", RIGHT, every=2)
 def test_a_right_file_is_right_whatever_its_style(target: str, tmp_path: Path) -> None:
     found = checked(target, tmp_path)
@@ -61,7 +61,7 @@ def test_the_guessed_weights_make_the_student_s_logits_the_reference_s(target: s
     assert float((logits - expected).abs().max() / expected.abs().max()) < 1e-5
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @sample(("target", "row"), BROKEN, ids=[row["name"] for _, row in BROKEN])
 @pytest.mark.slow
 def test_a_broken_file_is_wrong_at_its_step_by_a_mistake_that_explains_all_of_it(
@@ -238,7 +238,7 @@ def test_a_parameter_that_is_missing_is_said(tmp_path: Path) -> None:
     assert [one.mistake for one in found.mistakes] == ["the norm is left out"]
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize(
     ("target", "edit", "names"),
     [

@@ -29,7 +29,7 @@ LOOKS_AHEAD = {
 """Words of mistakes by which a token depends on later ones."""
 
 
-@pytest.mark.share(12)
+@pytest.mark.share(24)
 @sample(("target", "row"), ROWS, ids=[row["name"] for _, row in ROWS], every=6)
 @pytest.mark.slow
 def test_a_fault_is_found_at_its_step_and_line_and_has_no_cause_but_its_own(

@@ -23,7 +23,7 @@ GPT = "gpt.py:GPT"
 FORWARD, IMPORT = "        B, T = idx.shape\n", "import math\n"
 
 
-@pytest.mark.share(12)
+@pytest.mark.share(24)
 @pytest.mark.parametrize(
     ("code", "says"),
     [
@@ -143,7 +143,7 @@ def test_a_file_that_takes_all_memory_is_stopped(grow: str, tmp_path: Path, monk
     assert error.value.hint == f"it says: while len(x) < 99: {grow}"
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "way", ["faulthandler.cancel_dump_traceback_later()", "signal.signal(signal.SIGABRT, signal.SIG_IGN)"]
 )

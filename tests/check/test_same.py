@@ -24,7 +24,7 @@ def tried(target: str, folder: Path, *edits: tuple[str, str], **settings: Any) -
     return same_of_module(like(target), edited(target, folder, *edits), TEXT, **settings)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @sample("target", RIGHT, every=3)
 def test_a_right_file_is_the_same_in_every_way(target: str, tmp_path: Path) -> None:
     found = tried(target, tmp_path, other=OTHER)
@@ -108,7 +108,7 @@ def test_a_row_that_sees_no_key_is_said_before_any_difference(tmp_path: Path) ->
     assert not any("mixed" in way.why or "is read" in way.why for way in found.ways)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("number", ["nan", "inf"])
 @pytest.mark.parametrize(
     "place", ["return x * rms * self.weight", "return self.w2(", "return self.wo(out)", "self.output(self.norm(h))"]
@@ -122,7 +122,7 @@ def test_a_text_that_is_not_finite_alone_is_all_that_is_said(place: str, number:
     assert " is not finite alone, from " in found.in_a_sentence()
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize(
     ("edit", "way", "step", "position", "why"),
     [

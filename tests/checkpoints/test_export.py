@@ -653,7 +653,7 @@ def opened_by_transformers(directory, architecture):
     return model.eval()
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @torch.no_grad()
 @pytest.mark.parametrize("kind", WRITTEN)
 def test_transformers_and_we_open_what_was_written(kind, tokenizer, qwens_tokenizer, tmp_path):

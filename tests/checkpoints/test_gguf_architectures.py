@@ -24,7 +24,7 @@ def test_the_numbers_are_those_of_transformers(tmp_path, name):
     said = theirs(IDS)
     expected, found = (said.logits, ours(IDS)) if "logits" in said else (said.last_hidden_state, ours.hidden(IDS))
     assert float(expected.std()) > 0.25, "too small for a difference to show"
-    assert furthest(found, expected) < 1e-5
+    assert furthest(found, expected) < 2e-5  # 1.07e-5 on a processor with AVX2 alone
     assert opened.config.context == parts.keys[f"{parts.keys['general.architecture']}.context_length"]
 
 

@@ -134,7 +134,7 @@ def publish(row: Row, folder: Path) -> Path:
 
 
 @torch.no_grad()
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize("row", KINDS.values(), ids=lambda row: row.name)
 def test_the_page_says_how_each_kind_opens(row: Row, tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()

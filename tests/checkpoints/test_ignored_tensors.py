@@ -90,7 +90,7 @@ def opened_beside(kind: str, folder: Path) -> tuple[Any, Checkpoint]:
     return model, read_directory(folder)
 
 
-@pytest.mark.share(12)
+@pytest.mark.share(24)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_table_ignores_the_tensors_that_transformers_ignores_and_no_other(kind: str, tmp_path: Path) -> None:
     model, opened = opened_beside(kind, tmp_path)

@@ -43,7 +43,7 @@ def test_a_folder_gives_what_it_gives_in_memory(family, dtype):
     torch.testing.assert_close(states(kept(checkpoint, dtype)), states(checkpoint.load(dtype).transformer))
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("name", CONVERSIONS)
 def test_a_gguf_file_gives_what_it_gives_in_memory(tmp_path, name):
     checkpoint = read_gguf(converted(CONVERSIONS[name])[1].write(tmp_path / "a.gguf"))

@@ -38,7 +38,7 @@ def written(config: Any) -> dict[str, Any]:
     return data
 
 
-@pytest.mark.share(10)
+@pytest.mark.share(20)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_key_left_out_is_what_transformers_takes_for_it_or_is_refused(kind: str) -> None:
     data = written(registry.config_of(kind))

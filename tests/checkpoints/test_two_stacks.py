@@ -124,7 +124,7 @@ DECODERS = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("make", "width"), DECODERS.values(), ids=DECODERS)
 @torch.no_grad()
 def test_a_decoder_that_is_given_states_is_that_of_transformers(make, width, tmp_path):

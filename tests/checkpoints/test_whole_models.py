@@ -27,7 +27,7 @@ LEAST_RIGHT = 57
 """How many of the registered types open, of those that can be made tiny without further packages."""
 
 
-@pytest.mark.share(12)
+@pytest.mark.share(24)
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("kind", REGISTERED)
 def test_a_whole_model_is_right_or_refused_by_name(kind: str, tied: bool) -> None:
@@ -41,7 +41,7 @@ def test_most_whole_models_open() -> None:
     assert sum(outcome(kind, name).word == "right" for kind, name in REGISTERED.items()) >= LEAST_RIGHT
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("inner", ["granite", "gemma2", "cohere", "cohere2", "phi", "gemma3_text", "qwen2", "llama"])
 @pytest.mark.parametrize("kind", ["llava", "idefics3", "voxtral"])
@@ -85,7 +85,7 @@ def test_a_whole_model_without_a_head_has_none(tmp_path) -> None:
     assert furthest(ours(ids), model(input_ids=ids).last_hidden_state) < 1e-5
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("kind", [kind for kind in REGISTERED if kind in TOWERS])
 def test_a_whole_model_with_a_head_of_its_own_has_none_where_the_files_have_none(kind: str, tmp_path: Path) -> None:
     opened = in_memory(kind, tmp_path, {"tie_word_embeddings": False}, without="lm_head.")
@@ -136,7 +136,7 @@ def in_memory(
     return checkpoint_of(data, lambda: SimpleNamespace(shapes=shapes | more, stored=stored), folder, folder)  # type: ignore[arg-type,return-value]
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("kind", [kind for kind in REGISTERED if kind in TOWERS])
 def test_of_other_parts_only_the_modules_of_the_outer_class_are_skipped(kind: str, tmp_path: Path) -> None:
     opened = in_memory(kind, tmp_path)

@@ -107,7 +107,7 @@ def merged_by_hand(llama: Path, adapter: Path, out: Path, times: float, dtype: t
     return out
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_diff_answers_whether_a_merge_is_the_adapter(
     tinytf: Tinytf, llama: Path, adapter: Path, tmp_path: Path, dtype: str

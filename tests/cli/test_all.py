@@ -41,7 +41,7 @@ def left_out(drawn: str) -> list[str]:
     return [line for line in drawn.replace("▼▾ ▴▲", "").splitlines() if LEFT_OUT.search(line)]
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("words", LONG, ids=" ".join)
 def test_nothing_is_left_out_with_all_on_a_narrow_screen(words: tuple[str, ...], tinytf: Tinytf) -> None:
     model = () if "-m" in words else ("-m", "tiny")
@@ -53,7 +53,7 @@ def test_nothing_is_left_out_with_all_on_a_narrow_screen(words: tuple[str, ...],
     assert len(ran.lines) > shown_rows
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in sorted(GIVEN)])
 def test_every_command_that_promises_all_leaves_nothing_out(
     name: str, made: Path, tinytf: Tinytf, monkeypatch: pytest.MonkeyPatch

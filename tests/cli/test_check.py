@@ -62,7 +62,7 @@ def test_full_shows_every_step_with_the_line_that_makes_it(tinytf: Tinytf, right
     assert len([name for name in shown if name.startswith("L1.")]) == 18
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.usefixtures("checks_here")
 @pytest.mark.parametrize("width", ["60", "80", "200"])
 @pytest.mark.slow
@@ -72,7 +72,7 @@ def test_it_fits_the_terminal(width: str, tinytf: Tinytf) -> None:
     assert max(cell_len(Text.from_ansi(line).plain) for line in ran.lines) <= int(width)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("words", "status", "said", "hint"),
     [

@@ -22,7 +22,7 @@ def found() -> Circuit:
     return load("tiny").circuit(PAIRS)
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("width", [80, 100, 200])
 @pytest.mark.slow
 def test_the_answer_comes_first_and_fits_a_screen(tinytf: Tinytf, width: int) -> None:

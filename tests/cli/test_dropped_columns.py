@@ -46,7 +46,7 @@ def missing(table: Table, terminal: Terminal) -> list[Column]:
     return spare
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("words", REPORTS, ids=lambda words: f"{words[0]}-{len(words)}")
 def test_a_table_drops_a_column_only_if_it_does_not_fit(opened: Model, words: tuple[str, ...]) -> None:
     report = REPORTS[words](opened)

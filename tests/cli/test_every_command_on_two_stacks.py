@@ -129,7 +129,7 @@ def test_every_command_answers_or_is_refused_or_is_tried_elsewhere() -> None:
     assert commands == {name.partition(" ")[0] for name in (*ANSWERED, *REFUSED, *ELSEWHERE)}
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("model", MODELS, indirect=True)
 @pytest.mark.parametrize("command", ANSWERED)
 def test_a_command_answers(tinytf: Tinytf, command: str, model: str, request: pytest.FixtureRequest) -> None:
@@ -144,7 +144,7 @@ def test_a_command_answers(tinytf: Tinytf, command: str, model: str, request: py
         assert ran.out
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("model", MODELS[:2], indirect=True)
 @pytest.mark.parametrize("command", REFUSED)
 def test_a_command_says_in_one_line_why_it_has_no_meaning(tinytf: Tinytf, command: str, model: str) -> None:

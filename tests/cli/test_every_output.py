@@ -238,7 +238,7 @@ def test_a_picture_of_any_command_has_a_title_and_a_description(
     assert len((description.text or "").split()) >= 2
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @sample(("command", "words"), cases(), every=2, ids=lambda value: value if isinstance(value, str) else "")
 def test_no_output_takes_the_place_of_what_a_command_reads(
     world: Path, tinytf: Tinytf, command: str, words: tuple[str, ...]

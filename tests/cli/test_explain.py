@@ -85,9 +85,9 @@ def test_a_number_that_does_not_add_up_is_status_1(
 ) -> None:
     right = recording.Trace
 
-    def broken(model, encoding, recorded):  # type: ignore[no-untyped-def]
+    def broken(model, encoding, recorded, *source):  # type: ignore[no-untyped-def]
         recorded.tensors["L0.q"][1, 2, 3] += 0.5
-        return right(model, encoding, recorded)
+        return right(model, encoding, recorded, *source)
 
     monkeypatch.setattr(recording, "Trace", broken)
     ran = tinytf("explain", "L0H1.q[2,3]", SENTENCE, "-m", decoder)

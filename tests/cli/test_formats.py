@@ -249,7 +249,7 @@ def test_a_file_and_a_redirected_stream_agree(
         assert path.read_bytes() == tinytf(*arguments, "-m", decoder, *options).data, extension
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("extension", EXTENSIONS)
 def test_the_same_command_twice_gives_the_same_bytes(
     tinytf: Tinytf, decoder: Path, tmp_path: Path, extension: str

@@ -58,7 +58,7 @@ def test_an_output_file_appears_whole_or_not_at_all(
     assert path.read_bytes() != b"what stood before"
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("place", ["out", "new/folder/out"])
 def test_an_export_leaves_no_half_of_a_model(

@@ -39,7 +39,7 @@ def options(command: Command) -> dict[str, click.Option]:
     return {name: option for option in found for name in (*option.opts, *option.secondary_opts)}
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("name", EVERY)
 def test_an_option_without_one_letter_leads_to_an_option_that_is_near(name: str) -> None:
     known = options(load(name))
@@ -54,7 +54,7 @@ def test_an_option_without_one_letter_leads_to_an_option_that_is_near(name: str)
             assert near >= 0.65 or meant[0] == "it is an argument" or typed in hint, (typed, hint)
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("name", EVERY)
 def test_a_number_that_is_proposed_is_accepted_and_every_other_error_says_what_the_option_is(name: str) -> None:
     for option, declared in options(load(name)).items():
@@ -74,7 +74,7 @@ def test_a_number_that_is_proposed_is_accepted_and_every_other_error_says_what_t
                 assert option in hint or hint == f"see tinytf {name} --help"
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("name", EVERY)
 def test_what_a_command_lacks_or_has_too_much_of_is_said_with_what_it_takes(name: str) -> None:
     command = load(name)

@@ -38,7 +38,7 @@ def changed(config: ModelConfig, name: str, value: Any) -> ModelConfig | None:
     return None
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.every  # no model is made
 @pytest.mark.parametrize("kind", EVERY)
 def test_every_setting_of_a_kind_changes_the_words(kind: str) -> None:

@@ -126,9 +126,9 @@ def test_the_maps_of_an_interrupted_sweep_are_empty_where_nothing_was_measured(m
     assert 0 < int(there.sum()) == len(part.measured) < part.change.numel()
     assert torch.equal(part.change[there], whole.change[there])
     whole, part = (model.patch_sweep(SENTENCE, OTHER, **how) for how in ({}, {"on_progress": after(2)}))
-    there = ~part.differences.isnan()
-    assert part.first < int(there.sum()) == part.measured < part.differences.numel()
-    assert torch.equal(part.differences[there], whole.differences[there])
+    there = ~part.values.isnan()
+    assert part.first < int(there.sum()) == part.measured < part.values.numel()
+    assert torch.equal(part.values[there], whole.values[there])
     assert all(value == value for *_, value in part.strongest(1000))
 
 

@@ -140,7 +140,7 @@ def _there(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeps, "_in_processes", _here)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @along({"kind": KEPT, "way": ("files", "folders")}, ids=str)
 @pytest.mark.slow
 def test_nothing_is_written_below_a_kept_folder(world: Path, tinytf: Tinytf, kind: str, way: str) -> None:
@@ -153,7 +153,7 @@ def test_nothing_is_written_below_a_kept_folder(world: Path, tinytf: Tinytf, kin
     assert contents(world) == before
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("kind", KEPT)
 def test_no_file_of_a_kept_folder_is_replaced_by_any_of_its_names(world: Path, tinytf: Tinytf, kind: str) -> None:
     before, link = contents(world), kind.replace("/", "-")

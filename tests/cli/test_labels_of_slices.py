@@ -96,7 +96,7 @@ def in_sentence(text: str, heading: str) -> Pairs:
     return [(label.strip('"') or label, float(number)) for label, _, number in parts]
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize(("tensor", "cell"), slices())
 def test_a_slice_has_its_own_labels_in_every_form(
     tensor: str, cell: str, trace: library.Trace, tinytf: Tinytf, tmp_path: Path

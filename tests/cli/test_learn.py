@@ -111,7 +111,7 @@ def test_the_data_are_those_of_the_library(tinytf: Tinytf, decoder: Path) -> Non
     assert [{"type": "lesson", **one} for one in data["lessons"]] == [e for e in events if e["type"] == "lesson"]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_no_line_is_wider_than_a_screen(tinytf: Tinytf, decoder: Path, encoder: Path, width: int) -> None:
     for model in (decoder, encoder):

@@ -289,7 +289,7 @@ def test_after_the_last_lesson_the_next_time_starts_at_the_first(tmp_path: Path)
     assert pages.farewell() == f"that was the last of {COUNT} lessons; 1 of 1 predicted correctly"
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @sample("size", [(80, 24), (200, 50), (60, 20), (40, 10), (20, 3)], every=2)
 @pytest.mark.parametrize("seven_bits", [False, True])
 @pytest.mark.slow

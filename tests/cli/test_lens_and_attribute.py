@@ -110,7 +110,7 @@ def test_what_a_screen_has_no_room_for_is_said_and_off_a_screen_nothing_is_left_
     assert sum(len(re.findall(r" [01]\.\d\d", row)) for row in re.findall(r"^  L1.out.*", grid, re.MULTILINE)) == count
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
 @pytest.mark.parametrize("options", [[], ["--color", "never"], ["--ascii"]], ids=["colour", "none", "ascii"])
 def test_no_line_is_wider_than_the_screen(
@@ -203,9 +203,9 @@ def test_the_parts_are_sorted_by_size_and_the_map_has_every_head(tinytf: Tinytf,
 def test_parts_that_do_not_add_up_are_status_1(tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = recording.Trace
 
-    def broken(model, encoding, recorded):  # type: ignore[no-untyped-def]
+    def broken(model, encoding, recorded, *source):  # type: ignore[no-untyped-def]
         recorded.tensors["L0.head_out"][1, -1, 3] += 0.5
-        return right(model, encoding, recorded)
+        return right(model, encoding, recorded, *source)
 
     monkeypatch.setattr(recording, "Trace", broken)
     ran = tinytf("attribute", SENTENCE, "-m", decoder)
@@ -218,9 +218,9 @@ def test_a_last_row_that_is_not_the_models_is_status_1(
 ) -> None:
     right = recording.Trace
 
-    def broken(model, encoding, recorded):  # type: ignore[no-untyped-def]
+    def broken(model, encoding, recorded, *source):  # type: ignore[no-untyped-def]
         recorded.tensors["L1.out"][-1, 3] += 1e-3
-        return right(model, encoding, recorded)
+        return right(model, encoding, recorded, *source)
 
     monkeypatch.setattr(recording, "Trace", broken)
     ran = tinytf("lens", SENTENCE, "-m", decoder)

@@ -57,7 +57,7 @@ def test_the_answer_of_30_layers_comes_first_and_fits_a_screen(tinytf: Tinytf, d
     assert any(answer in line for line in ran.lines[:10])
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", ["attribute", "score", "lens", "rollout", "heads"])
 def test_what_is_folded_is_said_and_all_shows_it(tinytf: Tinytf, deep: Path, name: str) -> None:
     arguments, _ = ASKED[name]

@@ -21,7 +21,7 @@ COMMANDS = {
 }  # fmt: skip
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_answer_comes_first_on_one_screen_with_intervals_and_examples(tinytf: Tinytf, name: str) -> None:
     ran = tinytf(name, "--pairs", PLACES, *COMMANDS[name], "--width", "100")

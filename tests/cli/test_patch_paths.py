@@ -33,7 +33,7 @@ def pairs(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("mode", MODES)
 def test_the_answer_comes_first_on_one_screen_of_any_width(tinytf: Tinytf, mode: tuple[str, ...]) -> None:
     sentence = json.loads(tinytf("patch", CLEAN, CORRUPT, *mode, "--json").out)["sentence"]

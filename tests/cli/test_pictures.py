@@ -36,7 +36,7 @@ def words_of(path: Path) -> str:
     return "\n".join(text.text or "" for text in ElementTree.parse(path).iter(f"{SVG}text")).replace("\xa0", " ")
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @sample("line", WITHOUT_FOLDER, every=8)
 @pytest.mark.slow
 def test_every_picture_keeps_its_grid_and_says_what_it_shows(tinytf: Tinytf, tmp_path: Path, line: str) -> None:

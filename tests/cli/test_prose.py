@@ -39,13 +39,13 @@ def wrong_in(report: Report) -> list[str]:
     return [*faults_of_sentence(report.sentence), *(fault for line in lines for fault in faults(line))]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("words", REPORTS, ids=lambda words: f"{words[0]}-{len(words)}")
 def test_a_report_reads_as_a_person_would_say_it(opened: Model, words: tuple[str, ...]) -> None:
     assert wrong_in(REPORTS[words](opened)) == []
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("text", TEXTS, ids=len)
 def test_a_text_of_any_length_is_told_as_a_person_would(opened: Model, asked: str, text: str) -> None:

@@ -156,7 +156,7 @@ def test_two_processes_write_what_one_writes_byte_for_byte(
     assert one == two
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("command", [("score",), ("lens",), ("attribute",), ("ablate", "--at", "L0H1")])
 def test_the_lines_of_a_file_are_those_of_a_pipe(
     tinytf: Tinytf, decoder: Path, lines: Path, command: tuple[str, ...]

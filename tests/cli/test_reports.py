@@ -62,7 +62,7 @@ REPORTS: dict[tuple[str, ...], Callable[[Model], Report]] = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("words", REPORTS, ids=lambda words: f"{words[0]}-{len(words)}")
 def test_a_report_is_the_json_of_its_command(
     tinytf: Tinytf, decoder: Path, opened: Model, words: tuple[str, ...]

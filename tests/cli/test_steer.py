@@ -121,7 +121,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_makes_no_sense_is_refused_in_a_line(tinytf: Tinytf, pairs: Path, message: str) -> None:
     Path("notes.md").write_text("no pairs", "utf-8")

@@ -25,7 +25,7 @@ def test_every_option_that_opens_a_model_is_tried() -> None:
     assert {setting.name for setting in parameters_of(ModelOptions)} == OTHERS.keys()
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", [name for name, value in OTHERS.items() if value])
 @pytest.mark.parametrize("command", ["trace", "grad"])
 def test_a_suggested_command_has_the_options_and_runs(tinytf: Tinytf, command: str, name: str) -> None:

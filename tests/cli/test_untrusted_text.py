@@ -40,7 +40,7 @@ def acting(text: str) -> list[str]:
     return [char for char in text if unicodedata.category(char) in _FORBIDDEN and char != "\n"]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("command", ["tokens", "trace", "attention"])
 @pytest.mark.parametrize(
     "options",

@@ -170,7 +170,7 @@ def _holds(data: dict[str, object]) -> object:
     return data.get("holds", check.get("holds") if isinstance(check, dict) else None)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("situation", SITUATIONS)
 @pytest.mark.parametrize("name", ASKED)
 def test_the_sentence_the_marks_the_data_and_the_status_agree(

@@ -53,7 +53,7 @@ SHORT_COMMANDS: dict[str, list[str]] = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", SHORT_COMMANDS)
 @pytest.mark.parametrize(
     ("options", "width"),
@@ -109,7 +109,7 @@ def reports(twelve_by_twelve: Model, traces: dict[str, Trace]) -> dict[str, dict
     return {text: _reports(twelve_by_twelve, trace) for text, trace in traces.items()}
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("text", [SENTENCE, LONG], ids=["short", "long"])
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def test_a_word_of_the_field_is_answered_with_formula_first_and_a_command_that_s
     assert first.read[0].split()[0] in EVERY or first.read[0].startswith("help ")
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("word", sorted({*_WORDS, "W_Q", "W_O", "q", "probs"}))
 def test_the_commands_that_show_a_word_are_accepted_and_the_first_runs(word: str, tinytf: Tinytf) -> None:
     lines = [line for meaning in meanings_of(word, config=config_of("tiny")).meanings for line in meaning.read]

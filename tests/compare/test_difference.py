@@ -308,7 +308,7 @@ def test_the_method_of_a_model_compares_texts_and_models() -> None:
         model.diff("The cat sat", load("tiny-encoder", device="cpu"))
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("share", "first"), [(0.9, None), (1.5, "logits")])
 @pytest.mark.slow
 def test_probabilities_differ_only_where_logits_do(share: float, first: str | None, tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_probabilities_differ_only_where_logits_do(share: float, first: str | No
     )
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("limit", [None, 1e-12, 1e9])
 @pytest.mark.parametrize("bug", [0.0, 1e-4, 1.0])
 def test_the_sentence_the_check_and_the_floor_agree(limit: float | None, bug: float) -> None:

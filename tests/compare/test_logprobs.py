@@ -183,7 +183,7 @@ def log_of(path: Path, texts: list[tuple[list[int], int]], model: tinytf.Model, 
     return written(path, rows)
 
 
-@pytest.mark.share(12)
+@pytest.mark.share(24)
 @pytest.mark.parametrize("words", CHANGES)
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.exhaustive)])
 def test_what_a_program_did_to_its_distribution_is_found_by_experiment(
@@ -205,7 +205,7 @@ def test_what_a_program_did_to_its_distribution_is_found_by_experiment(
     hold(found.to_dict())
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize(("words", "change"), [
     ("are logarithms to base 2", lambda values: [value / math.log(2) for value in values]),
     ("are logarithms to base 10", lambda values: [value / math.log(10) for value in values]),
@@ -239,7 +239,7 @@ def test_another_beginning_of_the_text_is_found(
     assert [one.words for one in diff_logprobs(*logs, model, "bf16").explanations] == [words]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_numbers_of_another_type_are_rounding_on_every_test(model: tinytf.Model, tmp_path: Path, dtype: str) -> None:
     texts, other = drawn(model), tinytf.load("tiny", dtype=dtype)

@@ -34,7 +34,7 @@ def compared(model: TextModel, steps: dict[str, Tensor]) -> Difference:
     return model.diff(TEXT, Dump(Path("port"), shapes, steps.__getitem__))
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 @pytest.mark.slow

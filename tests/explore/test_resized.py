@@ -39,7 +39,7 @@ def corners(shown: str) -> list[tuple[int, int]]:
     return [(y, x) for y, line in enumerate(shown.split("\n")) for x, sign in enumerate(line) if sign in "┌┬├"]
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("program", KEYS)
 def test_a_resized_terminal_has_the_layout_of_its_size_without_a_key(program: str, run: Path, tmp_path: Path) -> None:
     words = {"explore": ["explore", "The cat sat"], "learn": ["learn", "1"], "runs": ["runs", "--film", str(run)]}

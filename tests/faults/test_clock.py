@@ -31,7 +31,7 @@ def jumping(act: Act) -> Act:
     return call
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @needs_fork
 @pytest.mark.parametrize("scenario", [one for one in SCENARIOS if one.then != ANY], ids=str)
 def test_under_a_clock_that_jumps_the_same_is_written(scenario: Scenario, tmp_path: Path) -> None:

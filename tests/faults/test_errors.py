@@ -12,7 +12,7 @@ from faults.trying import assert_clean, trying
 pytestmark = needs_fork
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 @pytest.mark.slow
 def test_an_error_at_any_call_is_a_line_and_costs_no_file(

@@ -14,7 +14,7 @@ from faults.trying import ALL, trying
 pytestmark = needs_fork
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 @pytest.mark.slow
 def test_killed_at_any_call_nothing_is_lost_or_half_there(
@@ -55,7 +55,7 @@ def _is_not_the_same_again() -> None:
     os.replace(".beside", "file")
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize(
     ("act", "fault"),
     [

@@ -95,7 +95,7 @@ def ends_that_occur(model: Transformer) -> list[tuple[int, ...]]:
     return [*singles, singles[0] + singles[1]]
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize(("family", "beams"), [*itertools.product(FAMILIES, [3]), ("gpt2", 2), ("llama", 5)])
 def test_hypotheses_scores_and_steps_are_those_of_transformers(family: str, beams: int) -> None:
     models = opened(family)
@@ -111,7 +111,7 @@ def test_hypotheses_scores_and_steps_are_those_of_transformers(family: str, beam
     assert early >= len(PENALTIES)  # the end tokens did end something
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("family", TWO_STACKS)
 def test_four_beams_with_a_cache_of_a_model_that_reads_another_text_are_those_of_transformers(family: str) -> None:
     models = opened(family)

@@ -254,7 +254,7 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(usual)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("settings", [{}, {"samples": 2}, {"use_cache": False}, {"on_overflow": "slide"}], ids=str)
 def test_torch_has_as_many_threads_between_the_steps_and_after_as_before(settings: dict[str, object]) -> None:
     model = lively(config_of("gpt2"))

@@ -50,7 +50,7 @@ def test_a_model_in_16_bits_is_integrated_in_float32(dtype: str) -> None:
     assert found == integrated_gradients(wide.transformer, encoding, targets)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", EXPERTS)
 def test_jumps_from_choice_to_choice_are_what_the_attributions_miss(name: str) -> None:
     """The gradient does not see them, however near the points are: the sum is said not to hold."""

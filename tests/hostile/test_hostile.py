@@ -18,7 +18,7 @@ def test_every_command_has_sound_words() -> None:
     assert set(EVERY) == set(SOUND)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", CLASSES)
 def test_whatever_comes_in_is_a_result_or_one_line_and_a_hint(

@@ -29,7 +29,7 @@ def model_of(name: str, dtype: str) -> Model:
     return load(name, device="cpu", dtype=dtype)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @dtypes
 @pytest.mark.parametrize("name", ["tiny", "tiny-encoder"])
 def test_no_sentence_is_a_false_alarm(name: str, dtype: str) -> None:
@@ -58,7 +58,7 @@ def test_a_fault_in_a_step_ten_times_beyond_what_is_allowed_is_found(name: str, 
     assert not check(trace).holds
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @dtypes
 @pytest.mark.parametrize(
     "name", ["final.norm", "L3.out", "L2.norm2", "L1.weights", "L1.masked", "L0.q", "blocks.0.norm1.weight"]

@@ -192,7 +192,7 @@ def test_a_file_of_an_open_model_is_read_for_good(tmp_path: Path) -> None:
     write_output(tmp_path / "c.txt", b"after")
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("depth", [10, 100, 900, 5_000, 100_000])
 @pytest.mark.parametrize(("parse", "around"), [
     (parse_json, "[{}]"), (parse_json, '{{"a": {}}}'), (parse_toml, "a = {}"), (parse_toml, "{}"),

@@ -44,7 +44,7 @@ COMMANDS = (
 )
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("system", "taken"), [("windows", WINDOWS), ("macos", MACOS)])
 @pytest.mark.slow
 def test_commands_miss_nothing_that_another_system_lacks(system: str, taken: str, tmp_path: Path) -> None:

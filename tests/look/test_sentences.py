@@ -227,9 +227,9 @@ def test_patching_says_up_to_where_and_from_where_on_half_comes_back(model: Mode
     single = model.patch(clean, corrupt, "L0.in", positions=[found.first])
     assert f"brings back {percent(single.recovered)} of the lead of ·ball over ·hat" in single.sentence
     ends = single.contrast
-    below = replace(single, difference=ends.corrupt - 0.2 * (ends.clean - ends.corrupt))
+    below = replace(single, value=ends.corrupt - 0.2 * (ends.clean - ends.corrupt))
     assert "takes away another 20 % of the lead of ·ball over ·hat" in below.sentence
-    less = replace(found, differences=torch.full_like(found.differences, below.difference))
+    less = replace(found, values=torch.full_like(found.values, below.value))
     assert less.sentence.endswith("moves the lead of ·ball over ·hat most: it takes away another 20 %.")
 
 

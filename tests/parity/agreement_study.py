@@ -63,7 +63,10 @@ def figures(name: str) -> Iterator[tuple[str, str]]:
     for head in (HEAD, SECOND):
         yield f"{head}, share brought back", interval(patched(pairs, head), "+.3f")
     ablated = asked("ablate", *pairs, "--at", HEAD)
-    yield f"what the lead moves by without {HEAD}", interval(ablated["rows"][0][ablated["quantities"][0]["name"]], "+.2f")
+    yield (
+        f"what the lead moves by without {HEAD}",
+        interval(ablated["rows"][0][ablated["quantities"][0]["name"]], "+.2f"),
+    )
     sizes = [abs(patched(pairs, head)["value"]) for head in OTHERS]
     yield "the other 8 heads of L26, the largest share", f"{max(sizes):.3f}"
     for first, second in (("plural", "singular"), ("other", "same")):

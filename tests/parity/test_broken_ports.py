@@ -17,7 +17,7 @@ _UNSAID = {"llama: one key head", "llama: swiglu with beta"}
 """Modules with a fault whose cause no search finds yet."""
 
 
-@pytest.mark.share(12)
+@pytest.mark.share(24)
 @sample("name", _BROKEN, 24)
 @pytest.mark.slow
 def test_a_fault_has_its_first_step_and_no_false_cause(name: str) -> None:
@@ -27,13 +27,13 @@ def test_a_fault_has_its_first_step_and_no_false_cause(name: str) -> None:
     assert cause != "wrong"
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @sample("name", _SOUND, 12)
 def test_a_sound_port_is_not_accused(name: str) -> None:
     assert not ports.accused(ports.compared(ports.SECOND_SOUND[name]))
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @sample("name", [*ports.context.BROKEN, *attended.BROKEN], 8)
 @pytest.mark.slow
 def test_a_wrong_mask_position_cache_or_label_has_its_cause(name: str) -> None:
@@ -41,7 +41,7 @@ def test_a_wrong_mask_position_cache_or_label_has_its_cause(name: str) -> None:
     assert ports.verdict(port, ports.compared(port)) == (True, "right")
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @sample("name", list(ports.constructed.BROKEN), 4)
 @pytest.mark.slow
 def test_a_fault_that_no_table_names_has_its_cause(name: str) -> None:
@@ -69,7 +69,7 @@ def test_what_is_beside_the_steps_of_a_sound_port_is_not_accused(name: str) -> N
     assert not ports.accused(ports.compared(ports.context.SOUND[name]))
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.usefixtures("checks_here")
 @sample("name", [*checks.BROKEN], 20)
 @pytest.mark.slow

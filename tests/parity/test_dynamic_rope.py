@@ -37,7 +37,7 @@ def growing(family: str) -> nn.Module:
     return theirs
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_texts_within_and_beyond_the_context_of_training(tmp_path: Path, family: str) -> None:

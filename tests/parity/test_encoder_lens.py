@@ -19,6 +19,8 @@ REFUSED = {
     "t5gemma": "is 20 wide where the decoder's head reads 24",
     "marian, two vocabularies": "has another vocabulary than the decoder",
     "fsmt": "has another vocabulary than the decoder",
+    "roberta to a wider gpt-2": "is ",
+    "bert to a narrower bart": "is ",
 }
 
 

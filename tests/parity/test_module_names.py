@@ -45,7 +45,7 @@ VALUES_UNNAMED = ("deberta", "granitemoehybrid", "deepseek_v4")
 """Models without a module that gives their values: a bias is added outside, or it gives other steps as well."""
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_a_module_path_means_the_step_that_has_its_numbers(family: str) -> None:

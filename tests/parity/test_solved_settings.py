@@ -4,7 +4,7 @@ import broken_ports as ports
 import pytest
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(
     ("name", "words"),
     [

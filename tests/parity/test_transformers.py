@@ -45,7 +45,7 @@ def run_ours(model: Transformer, given: dict[str, Tensor], real: Tensor | None) 
     return result, states
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @torch.no_grad()
 @pytest.mark.every
 def test_every_layer_and_the_logits_are_theirs(models):

@@ -63,7 +63,7 @@ def test_a_trace_and_its_gradients_are_the_same_afterwards(model: tinytf.Model) 
     assert all(torch.equal(after.grad[name], before.grad[name]) for name in before)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @sample("name", ANSWERS, every=2)
 def test_an_answer_is_the_same_afterwards(name: str, model: tinytf.Model) -> None:
     before = ANSWERS[name](model)

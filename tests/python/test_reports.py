@@ -54,7 +54,7 @@ def test_every_kind_of_report_has_a_schema() -> None:
     assert {kind.KIND for kind in KINDS.values()} - {file.stem for file in FOLDER.glob("*.json")} == set()
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_report_is_short_where_its_name_is_typed_and_whole_as_data(name: str, model: tinytf.Model) -> None:
     found = ANSWERS[name](model)
@@ -89,7 +89,7 @@ def test_the_tokens_of_a_text_are_gone_through_as_often_in_a_long_text_as_in_a_s
     assert passes(3) == passes(30)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_report_as_a_data_frame_is_its_table_and_as_arrays_its_tensors(name: str, model: tinytf.Model) -> None:
     found = ANSWERS[name](model)

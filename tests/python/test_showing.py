@@ -60,7 +60,7 @@ def test_show_prints_what_the_command_prints(
     assert shown == capsys.readouterr().out
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", sorted({*ANSWERS} - {*COMMANDS}))
 def test_what_differs_from_run_to_run_is_shown_too(
     name: str, model: tinytf.Model, capsys: pytest.CaptureFixture[str]

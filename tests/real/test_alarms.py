@@ -49,7 +49,7 @@ models = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.share(9)
+@pytest.mark.share(18)
 @models
 def test_no_sentence_is_a_false_alarm(name_and_dtype: tuple[str, str], pytestconfig: pytest.Config) -> None:
     if name_and_dtype in _SLOW and not covering.everything:
@@ -107,7 +107,7 @@ def holds(asked: str, model: Model, sentence: str) -> bool:
     return overflows or found.holds
 
 
-@pytest.mark.share(9)
+@pytest.mark.share(18)
 @pytest.mark.parametrize("asked", ASKED)
 @models
 def test_what_is_asked_of_a_text_raises_no_false_alarm(

@@ -27,7 +27,7 @@ _TRIED = (
 _FAULTS = [name for name, port in ports.first_hand.BROKEN.items() if port.model in _REAL and port.text == ports.TEXT]
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in _TRIED else pytest.mark.exhaustive) for name in _FAULTS]
 )
@@ -38,7 +38,7 @@ def test_a_fault_is_named(name: str) -> None:
     assert cause == ("right" if port.cause else "none")
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @sample("name", [name for name, port in ports.first_hand.SOUND.items() if port.model in _REAL], 4)
 def test_a_sound_port_has_no_difference(name: str) -> None:
     found = ports.compared(ports.SOUND[name])

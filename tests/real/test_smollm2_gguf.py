@@ -28,7 +28,7 @@ PROMPTS = (
 TEXTS = hard_strings()
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @torch.no_grad()
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_what_comes_next_is_what_transformers_says(model, theirs, prompt):

@@ -31,7 +31,7 @@ def _target(session: Session) -> str:
     return "" if session.models.opened(SPEC).config.encoder is None else " --target-text 'a mat'"
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.slow
 def test_every_step_is_reached_and_shown(session: Session, request: pytest.FixtureRequest) -> None:
     """Shown in every form by the first kind whose step is computed in this way; with --exhaustive by every kind."""

@@ -37,7 +37,7 @@ def test_verbs_and_commands_run_without_the_steps(ran: Talk, cut: Model) -> None
     assert torch.equal(ran.session.trace["L3H1.head_out"], torch.zeros(5, 32))
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("line", ["where", "heat L0H0", "top", "print L0.ffn", "heads", "step", "list", "lens", "score",
                                   "attention", "trace", "grad", "explain L0H0.scores[1,0]", "attribute"])  # fmt: skip
 def test_what_depends_on_it_says_so_and_checks_hold(ran: Talk, line: str) -> None:

@@ -133,7 +133,7 @@ LENS = [
 ]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("address", [*forms(), *LENS])
 def test_every_form_is_the_same_for_an_option_for_python_and_in_a_session(
     address: str, tinytf: Tinytf, talk: Callable[..., Talk], trace: Trace

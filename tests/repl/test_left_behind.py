@@ -187,7 +187,7 @@ def typed(talk: Talk, *lines: str) -> list[str]:
     return [line for line in lines if talk.session.execute(line).status == 0]
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_what_a_file_leaves_acts_no_more_than_the_file_did(
     acts: list[str], talk: Callable[[], Talk], attack: str

@@ -81,7 +81,7 @@ def test_a_session_that_is_saved_gives_the_same_again(
     check(lines)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("pipe", PIPES)
 @pytest.mark.parametrize("before", ["top 3", "history", "! 1/0", "! x = 3", "save"])
 def test_what_a_line_alone_takes_is_the_same_again(

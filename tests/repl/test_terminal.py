@@ -79,7 +79,7 @@ def _begin(columns: int, rows: int, folder: Path, before: str = "", *, newcomer:
     return Seen(child, screen, pyte.ByteStream(screen))
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 50)])
 @pytest.mark.slow
 @pytest.mark.exhaustive  # a busy machine answers a key later than it waits

@@ -77,7 +77,7 @@ def test_where_and_list_tell_the_place_as_data(ran: Talk) -> None:
     assert len(data(ran("list 10000 --json"))["steps"]) == 92
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "address", ["L0H1.weights", "L2.q", "L3.ffn", "logits", "L0-1H*.scores", "embed.out", "L1H0.q[sat]"]
 )
@@ -283,7 +283,7 @@ def test_precision_and_colours_are_those_of_the_session_alone(ran: Talk) -> None
     assert ran("heat L0H0") == viridis
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", [name for name in EVERY if name != "repl"])
 def test_every_command_is_there_with_its_help(ran: Talk, name: str) -> None:
     assert f"Usage: {name} " in ran(f"{name} --help")

@@ -28,7 +28,7 @@ def test_each_message_is_found_where_the_template_puts_it():
     assert text.endswith("<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n")
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize(
     ("template", "said"),
     [

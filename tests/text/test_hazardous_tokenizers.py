@@ -79,7 +79,7 @@ RUNS = [" " * 200_000 + "a", "a" * 200_000, "'" * 200_000, " \n" * 100_000 + "x"
         "一" * 100_000 + "!", "\u0301" * 100_000]  # fmt: skip
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("expression", sorted(set(KNOWN)))
 @pytest.mark.parametrize("text", RUNS, ids=lambda text: ascii(text[:2]))
 def test_the_expressions_that_are_known_split_long_texts(tmp_path, expression, text):

@@ -61,7 +61,7 @@ def test_each_stack_of_a_marian_has_the_ids_of_its_own_tokenizer(layout, tmp_pat
     assert [ids for ids in written if of_target.decode(ids) != _decoded(reference, ids)] == []
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("layout", [layout for layout in piece_files.PIECE_LAYOUTS if not layout.endswith("_saved")])
 def test_what_a_file_gives_is_kept_in_a_tokenizer_json(layout, tmp_path):
     piece_files.PIECE_LAYOUTS[layout](tmp_path)

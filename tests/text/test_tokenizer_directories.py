@@ -67,7 +67,7 @@ def test_the_hard_strings_are_two_thousand_and_the_same_each_time():
     assert len(set(TEXTS)) == COUNT
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_ids_and_offsets_are_those_of_transformers(layout, directories):
     tokenizer = load_tokenizer_directory(directories[layout]).tokenizer
@@ -196,7 +196,7 @@ def test_an_end_token_alone_is_added_after_an_empty_text(directories, tmp_path):
     assert tokenizer.encode("a", special=False).added == "no start or end token added"
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_special_token_in_the_text_is_one_token_that_covers_it(layout, directories):
     if layout == "split_specials":
@@ -208,7 +208,7 @@ def test_a_special_token_in_the_text_is_one_token_that_covers_it(layout, directo
         assert [(token.id, token.special, token.start, token.end) for token in own] == [(token_id, True, 0, len(name))]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("layout", SENTENCEPIECE)
 def test_a_sentencepiece_token_is_its_own_bytes_and_a_low_line_is_a_space(layout, directories):
     """Joined, the tokens are the text; a space may stand before it, and one after each special token."""

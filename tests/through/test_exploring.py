@@ -79,7 +79,7 @@ def test_attention_weights_are_a_map_and_unproved_modules_are_found(explore):
     assert app.call.proof is None or not app.call.proof.holds
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("size", [(120, 40), (80, 24)])
 def test_a_few_letters_find_any_module_token_key_and_line(explore, size):
     app, panes = explore("llama", "ctrl+p", *"l1qproj", size=size)
@@ -110,7 +110,7 @@ def test_each_offered_module_and_token_is_found_by_its_own_name(explore):
         assert found[-1][0] + ".weights" * found[-1][1] == path
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("size", [(200, 60), (80, 24), (40, 10)])
 def test_lines_of_the_session_and_another_text(explore, size):
     _, panes = explore("llama", "colon", *"lens", "enter", size=size)

@@ -23,7 +23,7 @@ from tinytf.training.data.setup import prepare
 from tinytf.training.recipe import Recipe
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_run_that_was_broken_on_purpose_is_told_its_fault(name: str, tmp_path: Path) -> None:
     history = BROKEN[name].trained(tmp_path / "run")
@@ -39,7 +39,7 @@ def test_every_fault_has_a_run_that_was_broken_on_purpose() -> None:
     assert list(dict.fromkeys(name.partition(",")[0] for name in BROKEN)) == list(FAULTS)
 
 
-@pytest.mark.share(7)
+@pytest.mark.share(14)
 @pytest.mark.parametrize("case", HEALTHY.values(), ids=HEALTHY)
 def test_nothing_is_said_of_a_healthy_run(case, tmp_path: Path) -> None:
     assert verdict_of(case.trained(tmp_path / "run")) is None

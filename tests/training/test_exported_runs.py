@@ -32,7 +32,7 @@ ASKED = [
 ]
 
 
-@pytest.mark.share(12)
+@pytest.mark.share(24)
 @pytest.mark.parametrize("asked", ASKED, ids=str)
 def test_a_new_model_opens_in_transformers_or_it_is_said_before_that_it_will_not(asked, tmp_path: Path) -> None:
     preset, recipe, objective = asked

@@ -65,7 +65,7 @@ def survives(run: Path, whole: Path, disk: Disk, recipe: Recipe, *, resume: bool
     return True
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("kind", "least"), [(FULL, 90), (TORN, 20)], ids=str)
 @pytest.mark.slow
 def test_a_disk_that_fills_at_any_write_costs_no_work(kind: Fault, least: int, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def torn_in_half(path: Path) -> None:
     path.write_bytes(data[: len(data) // 2])
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("tear", [torn_in_half, Path.unlink], ids=["torn", "lost"])
 @sample("name", ["config.json", "model.safetensors", "optimizer.safetensors", "training.json"], every=2)
 def test_a_torn_newest_checkpoint_is_passed_over_and_said(name: str, tear, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_changed_text_is_refused_and_the_run_goes_on_with_the_old_one(tmp_path
     assert (run / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.parametrize("how", [{"resume": True}, {"overwrite": True}, {}], ids=["resume", "overwrite", "anew"])
 def test_a_second_trainer_of_a_folder_is_refused(how: dict[str, bool], tmp_path: Path) -> None:

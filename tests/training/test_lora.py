@@ -45,7 +45,7 @@ def run_of(family: str, out: Path, recipe: Recipe = RECIPE, **settings: object) 
     return out
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("family", ["llama 3", "gpt-j", "gpt2", "diffllama"])
 def test_training_is_that_of_peft(family: str, tmp_path: Path) -> None:
     Adapters(model_of(family), RECIPE).save(tmp_path)  # the first values

@@ -351,7 +351,7 @@ def test_processes_that_do_not_come_are_awaited_by_name_and_not_for_ever(
     assert f"not all 2 processes met at 127.0.0.1:{port} within 1 s" in ran.said
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("field", ["--d-model", "--n-layers", "--d-ff"])
 @pytest.mark.slow
 def test_a_model_of_an_absurd_size_is_refused_before_it_is_made(field: str, corpus: list[str], tmp_path: Path) -> None:

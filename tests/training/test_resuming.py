@@ -32,7 +32,7 @@ RECIPES = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @sample(
     ("kind", "stops"),
     [*(("next token", stops) for stops in [(3, 3, 3), (4, 8), (6,)]), *((kind, (1, 5)) for kind in RECIPES)],
@@ -90,7 +90,7 @@ def test_checkpoints_come_by_the_clock_as_well(tmp_path: Path, monkeypatch: pyte
     assert [checkpoint_step(place) for place in checkpoints_of(tmp_path)] == [4, 7, 10, 12]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 def test_a_resumed_run_may_take_more_steps_and_says_what_that_changes(schedule: str, tmp_path: Path) -> None:
     recipe, notes = changed(CAUSAL, schedule=schedule), list[str]()
@@ -274,7 +274,7 @@ def test_milestones_are_the_same_after_going_on(tmp_path: Path) -> None:
     assert metrics_of(tmp_path / "run") == metrics_of(tmp_path / "whole")
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -30,7 +30,7 @@ def samples_of(run: Path) -> list[Sample]:
     return read_samples(run / "samples.jsonl")
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -121,7 +121,7 @@ def test_an_encoder_fills_in_a_hidden_word_and_learns_what_one_without_samples_d
     assert last.text == opened.tokenizer.decode([int(logits[0, place].argmax())])
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("stop", [3, 5, 9])
 def test_samples_of_work_that_was_lost_come_again_and_none_is_doubled(stop: int, tmp_path: Path) -> None:
     train(STORY, recipe(), tmp_path / "whole")

@@ -195,7 +195,7 @@ def test_what_counts_as_exact_is_what_greedy_decoding_writes(tmp_path: Path) -> 
     assert metrics_of(tmp_path / "run")[-1]["held_out_exact"] == share
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("stops", [(2, 3), (3,)], ids=str)
 def test_a_run_in_parts_leaves_every_byte_of_a_run_in_one_go(stops: tuple[int, ...], tmp_path: Path) -> None:
     corpus, whole, parts = corpus_in(tmp_path), tmp_path / "whole", tmp_path / "parts"

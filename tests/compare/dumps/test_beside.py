@@ -131,7 +131,7 @@ def test_a_cache_of_the_whole_text_is_compared() -> None:
     assert "L1.k_rot" in {step.name for step in found.steps}
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.slow
 def test_a_text_is_found_among_the_rows_of_a_batch(side: str) -> None:

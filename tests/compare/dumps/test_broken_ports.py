@@ -19,7 +19,7 @@ from tinytf.errors import UsageError
 _SMALL = ("moe", "hybrid")
 
 
-@pytest.mark.share(18)
+@pytest.mark.share(36)
 @pytest.mark.parametrize("name", [name for name, port in ports.first_hand.BROKEN.items() if port.model in _SMALL])
 @pytest.mark.slow
 def test_a_fault_is_named(name: str) -> None:
@@ -40,7 +40,7 @@ _BUGS = [
 ]
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @sample("name", _BUGS)
 def test_a_fault_in_bfloat16_is_no_rounding(name: str) -> None:
     found = ports.compared(ports.BROKEN[name], torch.bfloat16, floor="bf16")
@@ -50,7 +50,7 @@ def test_a_fault_in_bfloat16_is_no_rounding(name: str) -> None:
     assert found.sentence.startswith(f"No rounding: {found.floor.bug.name} is ")
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", _SMALL)
 @pytest.mark.parametrize(("dtype", "word"), [(torch.bfloat16, "bf16"), (torch.float16, "fp16")])
 def test_a_sound_port_in_few_bits_is_rounding(name: str, dtype: torch.dtype, word: str) -> None:
@@ -61,7 +61,7 @@ def test_a_sound_port_in_few_bits_is_rounding(name: str, dtype: torch.dtype, wor
     assert found.holds
 
 
-@pytest.mark.share(12)
+@pytest.mark.share(24)
 @pytest.mark.parametrize("model", ["llama", "qwen3"])
 @pytest.mark.parametrize("name", ports.leaning.FAULTS)
 def test_a_fault_smaller_than_rounding_is_said_with_its_number(name: str, model: str) -> None:

@@ -101,7 +101,7 @@ def leaking(*texts: str) -> dict[str, Tensor]:
     return {"input_ids": torch.tensor([ids]), **{name: by_token(run[name])[None] for name in NAMES}}
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("kind", ["positions", "a block mask"])
 @pytest.mark.slow
 def test_a_document_that_reads_another_is_told_so(kind: str) -> None:

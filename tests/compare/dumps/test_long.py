@@ -37,7 +37,7 @@ def compared(path: Path, monkeypatch: pytest.MonkeyPatch, from_token: int = 0) -
         return model.diff(None, open_dump(path)), lengths
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("from_token", "lengths"), [(0, [256]), (300, [428, COUNT]), (500, [COUNT])])
 @pytest.mark.slow
 def test_causes_are_tried_on_the_first_tokens(

@@ -92,7 +92,7 @@ def test_a_sound_generation_is_the_whole_text(family: str, tmp_path: Path) -> No
 _LATER = f"from token {PROMPT} on "
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize(
     ("family", "given", "broken", "step", "words"),
     [

@@ -43,7 +43,7 @@ def test_a_port_without_a_mistake_has_no_difference(folder: Path, tmp_path: Path
     assert found.worst.relative < 1e-5
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("mistake", MISTAKES)
 @pytest.mark.slow
 def test_a_mistake_is_named_at_its_step_with_its_cause(folder: Path, tmp_path: Path, mistake: str) -> None:
@@ -72,7 +72,7 @@ def test_rows_in_pairs_are_no_mistake_where_attention_comes_out_the_same(folder:
 BLOCK_BY_BLOCK = ("embed.out", "norm1", "v", "weights", "attn", "mid", "out", "final.norm", "logits")
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize(
     ("mistake", "first", "step"),
     [

@@ -124,7 +124,7 @@ def against(model: Model, path: Path, **settings: Any) -> PrintedDifference:
     return diff_printed(model, None, read_log(path), **settings)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("new", [True, False])
 @pytest.mark.parametrize("sum_all", [True, False])
 def test_of_a_sound_program_nothing_differs(
@@ -145,7 +145,7 @@ def test_of_a_sound_program_nothing_differs(
     assert found.sentence == said + (f", and {n_sums} sums." if sum_all else ".")
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_the_first_step_with_a_mistake_is_named(folder: Path, model: Model, tmp_path: Path, mistake: str) -> None:
     steps = llama(folder, IDS, mistake)
@@ -157,7 +157,7 @@ def test_the_first_step_with_a_mistake_is_named(folder: Path, model: Model, tmp_
     assert found.sentence.startswith(f"They differ from {place} (")
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("is_printed", [True, False])
 def test_what_is_not_finite_is_said_first(

@@ -132,7 +132,7 @@ JSON = {
 TENSORS = {"a header that is too long": "damaged", "no tensors": "holds no tensors", "half a file": "damaged"}
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize("kind", [*NPZ, *JSON, *TENSORS])
 def test_a_file_that_is_not_what_it_says_is_refused_in_one_line(tmp_path: Path, kind: str) -> None:
     began = time.monotonic()

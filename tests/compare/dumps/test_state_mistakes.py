@@ -39,7 +39,7 @@ def mistaken(kind: str) -> Iterator[tuple[str, Any]]:
                         break
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(6)
 @pytest.mark.parametrize("kind", _KINDS)
 @pytest.mark.slow
 def test_a_mistake_of_a_state_is_named(kind: str) -> None:

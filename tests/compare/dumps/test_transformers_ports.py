@@ -59,7 +59,7 @@ def transposed(model: Any) -> None:
     model.transformer.h[2].attn.c_proj.weight.t_()
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize(
     ("family", "change", "settings", "first", "step", "words"),
     [
@@ -106,7 +106,7 @@ def one_norm_for_both(model: Any) -> None:
         layer.post_attention_layernorm.weight.data = layer.input_layernorm.weight.data
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize(
     ("family", "change", "layers", "said"),
     [

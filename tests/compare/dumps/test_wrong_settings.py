@@ -14,7 +14,7 @@ _EVERY = 25
 """Of the wrong programs of a kind, the gate tries one in so many; the script tries all."""
 
 
-@pytest.mark.share(8)
+@pytest.mark.share(16)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
 def test_a_setting_at_another_value_is_named(kind: str) -> None:

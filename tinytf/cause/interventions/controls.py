@@ -85,11 +85,12 @@ def random_sets(
         sets = [chosen for chosen in sets if frozenset(chosen) != asked]
     else:
         sets = list(islice(_drawn(choices, sizes, asked, seed), count))
-    what = "units" if points[0].head is None else "experts" if points[0].is_expert else "heads"
+    what, one = "unit" if points[0].head is None else "expert" if points[0].is_expert else "head", len(sets) == 1
     layers = f"L{points[0].layer}" if len(groups) == 1 else "the same layers"
     if len(points) == 1:
-        return f"{'random ' if possible > count else 'other '}{what} of {layers}", sets
-    return f"{'random' if possible > count else 'other'} sets of {len(points)} {what} of {layers}", sets
+        return f"{'random ' if possible > count else 'other '}{what}{'s' * (not one)} of {layers}", sets
+    sets_of = f"set{'s' * (not one)} of {len(points)} {what}s"
+    return f"{'random' if possible > count else 'other'} {sets_of} of {layers}", sets
 
 
 def _drawn(

@@ -139,7 +139,8 @@ class TwoFamilies(Family):
         encoder = ModelConfig.of(**{**drafts[ENCODER], "head": "none", "head_bias": False, "tied_head": True})
         width = fields.parts["decoder"][0].whole("cross_attention_hidden_size", 0, least=0)
         projected = encoder.d_model != decoder["d_model"] and not width
-        if not projected and decoder.get("d_source", decoder["d_model"]) != encoder.d_model:
+        reads = width or decoder.get("d_source", decoder["d_model"])
+        if not projected and reads != encoder.d_model:
             raise fields.fault(f"its decoder's cross-attention does not read the {encoder.d_model} of its encoder")
         return {**decoder, "encoder": encoder, "d_source": encoder.d_model, "source_projection": projected}
 
