@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any
 
-from tinytf.files import parse_json
 from tinytf.sentences import apart
 
 if TYPE_CHECKING:
@@ -203,8 +202,9 @@ def _of_numpy(value: Any) -> Any:
 
 
 def _waiting_rows(file: IO[str], width: int) -> Iterator[Row]:
+    decoder = json.JSONDecoder()  # of what was written here
     with file:
         file.seek(0)
         for line in file:
-            row = parse_json(line)
+            row = decoder.decode(line)
             yield row + [None] * (width - len(row))
