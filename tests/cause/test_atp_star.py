@@ -281,3 +281,10 @@ def test_grad_drop_says_sizes_and_compares_sizes() -> None:
 def test_only_queries_and_keys_are_corrected(over: str) -> None:
     with pytest.raises(UsageError, match="of queries and keys"):
         tinytf.load("tiny").patch_estimate(*SATURATED, over, qk_correction=True)
+
+
+def test_the_correction_is_not_of_an_integrated_gradient() -> None:
+    with pytest.raises(UsageError, match="takes the gradient at the corrupt run"):
+        tinytf.load("tiny").patch_estimate(
+            "The cat sat", "The dog sat", "queries", how="integrated", qk_correction=True
+        )

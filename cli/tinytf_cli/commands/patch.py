@@ -219,7 +219,7 @@ def _require_fitting(options: Options, path: PathOptions, estimate: EstimateOpti
     if options.places and not (options.addresses or path.named or over in _OF_HEADS):
         raise UsageError("--position goes with --at, --from, and sweeps of heads or neurons", "name one of them")
     if estimate.how is None and (estimate.steps is not None or estimate.beside is not None or estimate.qk_correction):
-        raise UsageError("--steps, --beside and --qk-correction go with --estimate", "such as --estimate integrated")
+        raise UsageError("--steps, --beside and --qk-correction go with --estimate", "such as --estimate gradient")
     if estimate.how in ("gradient", "grad-drop") and estimate.steps is not None:
         raise UsageError("--steps goes with --estimate integrated", "one gradient has one point")
 

@@ -66,8 +66,8 @@ class Estimating(NamedTuple):
         return f"{change} · gradient {at}"
 
     def require(self, model: TextModel, over: str) -> None:
-        """Raise UsageError for another estimate, too few steps, a correction of no query or key, and a line between
-        two texts where it has no meaning.
+        """Raise UsageError for another estimate, too few steps, a correction of no query or key, or of a line, and a
+        line between two texts where it has no meaning.
         """
         if self.how not in ESTIMATES:
             raise UsageError(f"there is no estimate {self.how!r}", did_you_mean(self.how, ESTIMATES))
@@ -76,6 +76,11 @@ class Estimating(NamedTuple):
         if self.qk_correction and over not in ("queries", "keys"):
             raise UsageError(
                 f"the QK correction is of queries and keys, and this sweep is over {over}", "sweep queries, or keys"
+            )
+        if self.qk_correction and self.how == "integrated":
+            raise UsageError(
+                "the QK correction takes the gradient at the corrupt run, and not one integrated between the texts",
+                "--estimate gradient, or grad-drop",
             )
         if self.how == "integrated" and table_of(model.config).reads_text:
             raise UsageError(
