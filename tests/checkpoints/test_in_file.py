@@ -9,7 +9,7 @@ from gguf_conversion import CONVERSIONS, V, converted
 from reference import FAMILIES, saved
 
 import tinytf
-from tinytf import memory
+from tinytf import in_file, memory
 from tinytf.checkpoints import load
 from tinytf.checkpoints.gguf import read_gguf
 from tinytf.checkpoints.huggingface.load import read_directory
@@ -43,6 +43,14 @@ def test_a_folder_gives_what_it_gives_in_memory(family, dtype):
     torch.testing.assert_close(states(kept(checkpoint, dtype)), states(checkpoint.load(dtype).transformer))
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_folder_that_is_read_a_few_rows_at_a_time_gives_the_same(family, monkeypatch):
+    monkeypatch.setattr(in_file, "BLOCK", 256)
+    checkpoint = read_directory(saved(family))
+    by_rows, expected = states(kept(checkpoint, torch.float32)), states(checkpoint.load().transformer)
+    assert (by_rows - expected).abs().max() <= 2e-5 * expected.abs().max()  # blocks are summed in another order
+
+
 @pytest.mark.share(12)
 @pytest.mark.parametrize("name", CONVERSIONS)
 def test_a_gguf_file_gives_what_it_gives_in_memory(tmp_path, name):
@@ -73,6 +81,39 @@ def test_a_weight_is_read_at_each_use_and_none_is_held():
     assert len(reads) == 3
     assert repr(weight) == "InFile((4, 3), torch.float32)"
     assert len(reads) == 3
+
+
+@pytest.mark.parametrize("use_grad", [False, True])
+def test_a_lookup_reads_its_rows_and_a_product_a_block_at_a_time(use_grad: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(in_file, "BLOCK", 4 * 3 * 16)  # four rows
+    numbers, reads = torch.randn(50, 12, generator=torch.Generator().manual_seed(0)), []
+
+    def rows(first: int, last: int) -> torch.Tensor:
+        reads.append(last - first)
+        return numbers[first:last].clone()
+
+    def whole() -> torch.Tensor:
+        raise AssertionError("the whole matrix is read")
+
+    kept = torch.nn.Parameter(InFile(whole, torch.empty(50, 12, device="meta"), rows), requires_grad=False)
+    x, bias, ids = (
+        torch.ones(2, 3, 12, requires_grad=use_grad),
+        torch.arange(50.0),
+        torch.tensor([[7, -1, 7], [0, 3, 7]]),
+    )
+    asked = {
+        "lookup": lambda w: torch.nn.functional.embedding(ids.abs(), w), "rows": lambda w: w[ids], "row": lambda w: w[-2],
+        "product": lambda w: torch.nn.functional.linear(x, w), "with bias": lambda w: torch.nn.functional.linear(x, w, bias),
+        "plain product": lambda w: x[0] @ w.t(), "sum": torch.sum,
+    }  # fmt: skip
+    for name, ask in asked.items():
+        reads.clear()
+        with torch.set_grad_enabled(use_grad):
+            torch.testing.assert_close(ask(kept) + 0, ask(numbers), msg=name)
+        assert reads, name
+        assert max(reads) == (1 if name in ("lookup", "rows", "row") else 4), name
+        if name in ("lookup", "rows"):
+            assert len(reads) == 4, "each row is read once"
 
 
 @pytest.mark.parametrize("kind", ["qwen3moe in a GGUF file", "qwen3 moe", "gpt-oss"])

@@ -16,7 +16,7 @@ from tinytf.counting import tell
 from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
 from tinytf.in_file import InFile
-from tinytf.memory import UNASKED, free_bytes, in_gib, in_large_pages
+from tinytf.memory import UNASKED, free_bytes, in_gib, in_large_pages, require_free
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 
@@ -68,8 +68,8 @@ class WeightFiles(Protocol):
 class InRows(Protocol):
     """Stored tensors of which a part can be read, along the first axis."""
 
-    def stored_row(self, name: str, number: int) -> Tensor:
-        """Number ``number`` along the first axis of a tensor, as ``stored`` gives it."""
+    def stored_rows(self, name: str, first: int, last: int) -> Tensor:
+        """Numbers ``first`` to ``last - 1`` along the first axis of a tensor, as ``stored`` gives it."""
 
 
 class LoadedModel(NamedTuple):
@@ -206,8 +206,8 @@ class Checkpoint:
             whole = any(layout.ids for _, layout in places[parameter])
             like = torch.empty(shape, dtype=torch.long if whole else dtype, device="meta")
             read = partial(self._read, parameter, places[parameter], like)
-            read_row = partial(self._read_expert, parameter, places[parameter], like) if like.dim() == 3 else None
-            state[parameter] = InFile(read, like, read_row) if like.nbytes > _SMALL else read().clone()
+            rows = self._rows_of(parameter, places[parameter], like)
+            state[parameter] = InFile(read, like, rows) if like.nbytes > _SMALL else read().clone()
         plan.model.load_state_dict(state, assign=True)
         size = in_gib(sum(weight.like.nbytes for weight in state.values() if isinstance(weight, InFile)))
         note = f"weights stay in their file, and are read at each use: {size} in {str(dtype).removeprefix('torch.')}"
@@ -215,6 +215,7 @@ class Checkpoint:
 
     def _read(self, parameter: str, places: list[tuple[str, Stored]], like: Tensor) -> Tensor:
         """One of our parameters, from the stored tensors that hold it."""
+        self._require_room(like.nbytes)
         whole = torch.empty_like(like, device="cpu")
         for name, layout in places:
             stored = self.weights.stored(name)
@@ -227,6 +228,30 @@ class Checkpoint:
             layout.part_of(whole).copy_(ours)
         return whole
 
+    def _rows_of(
+        self, parameter: str, places: list[tuple[str, Stored]], like: Tensor
+    ) -> Callable[[int, int], Tensor] | None:
+        """What reads a few rows of one of our matrices, or a few experts; None where they are read together."""
+        if like.dim() == 3:
+            return lambda first, last: torch.stack(
+                [self._read_expert(parameter, places, like, number) for number in range(first, last)]
+            )
+        [(name, layout), *others] = places
+        weights = self.weights
+        if others or like.dim() != 2 or layout != Stored(layout.module) or not isinstance(weights, InRows):
+            return None
+
+        def read(first: int, last: int) -> Tensor:
+            self._require_room((last - first) * like.nbytes // len(like))
+            return weights.stored_rows(name, first, last).to(like.dtype)
+
+        return read
+
+    def _require_room(self, size: int) -> None:
+        """Raise MemoryShortage where a matrix does not fit: beyond a control group's limit, a process is killed."""
+        hint = "raise the limit, or close other programs"
+        require_free(f"a part of the weights of {self.source} takes", size, torch.device("cpu"), hint)
+
     def _read_expert(self, parameter: str, places: list[tuple[str, Stored]], like: Tensor, number: int) -> Tensor:
         """One expert (out, in) of one of our parameters, without the others where they can be told apart."""
         own = [(name, replace(layout, expert=None)) for name, layout in places if layout.expert == number]
@@ -237,7 +262,7 @@ class Checkpoint:
             (place, numbers.index(number)) for place, numbers in zip(places, held, strict=True) if number in numbers
         )
         if layout == Stored(layout.module) and isinstance(self.weights, InRows):
-            return self.weights.stored_row(name, number).to(like.dtype)
+            return self.weights.stored_rows(name, number, number + 1)[0].to(like.dtype)
         return self._ours(name, self.weights.stored(name), parameter, layout)[number].to(like.dtype)
 
     def _ours(self, name: str, stored: Tensor, parameter: str, layout: Stored) -> Tensor:

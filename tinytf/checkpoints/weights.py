@@ -107,9 +107,19 @@ class Safetensors:
         if dtype is None or not count:
             with safe_open(self.path, framework="pt") as file:
                 return file.get_tensor(name)
-        return (
-            torch.from_numpy(np.fromfile(self.path, np.uint8, count, offset=start)).view(dtype).view(self.shapes[name])
-        )
+        return self._numbers(start, count, dtype).view(self.shapes[name])
+
+    def stored_rows(self, name: str, first: int, last: int) -> Tensor:
+        start, count, dtype = self._places[name]
+        if dtype is None or not count:
+            return self.stored(name)[first:last]
+        require_same(self.path, self._identity)
+        length, *others = self.shapes[name]
+        each = count // length
+        return self._numbers(start + first * each, (last - first) * each, dtype).view(-1, *others)
+
+    def _numbers(self, start: int, count: int, dtype: torch.dtype) -> Tensor:
+        return torch.from_numpy(np.fromfile(self.path, np.uint8, count, offset=start)).view(dtype)
 
     def takes(self, dtype: torch.dtype) -> int:
         others = (shape for name, shape in self.shapes.items() if self._places[name][2] != dtype)
@@ -182,6 +192,9 @@ class Pickled:
     def stored(self, name: str) -> Tensor:
         return self._tensors[name]
 
+    def stored_rows(self, name: str, first: int, last: int) -> Tensor:
+        return self._tensors[name][first:last]
+
     def takes(self, dtype: torch.dtype) -> int:
         return takes(self._tensors.values(), dtype)
 
@@ -225,6 +238,9 @@ class Weights:
 
     def stored(self, name: str) -> Tensor:
         return next(file.stored(name) for file in self.files if name in file.shapes)
+
+    def stored_rows(self, name: str, first: int, last: int) -> Tensor:
+        return next(file.stored_rows(name, first, last) for file in self.files if name in file.shapes)
 
     def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         for file in self.files:

@@ -55,13 +55,13 @@ class GgufWeights:
         require_same(path, self._identities[path])
         return read_tensor(self._tensors[name])
 
-    def stored_row(self, name: str, number: int) -> Tensor:
-        """One expert of a tensor that holds a matrix for each, in float32."""
+    def stored_rows(self, name: str, first: int, last: int) -> Tensor:
+        """Some rows of a matrix, or some experts of a tensor that holds a matrix for each, in float32."""
         tensor = self._tensors[name]
         require_same(tensor.path, self._identities[tensor.path])
-        count = tensor.n_bytes // tensor.shape[0]
-        start = tensor.start + number * count
-        return read_tensor(replace(tensor, shape=tensor.shape[1:], start=start, n_bytes=count))
+        each, count = tensor.n_bytes // tensor.shape[0], last - first
+        shape, start = (count, *tensor.shape[1:]), tensor.start + first * each
+        return read_tensor(replace(tensor, shape=shape, start=start, n_bytes=count * each))
 
     def takes(self, dtype: torch.dtype) -> int:
         """The bytes of all tensors in ``dtype``."""
