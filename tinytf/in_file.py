@@ -20,10 +20,10 @@ BLOCK = 2**27
 class InFile(Tensor):
     """A tensor without numbers in memory: ``read`` gives them, in this shape and dtype, to each operation on it.
 
-    ``read_rows`` gives the first to the last but one along the first axis without the others: of a mixture's experts the
-    chosen ones are read, of the embeddings those of the text, and a product with the vocabulary holds a part of it at
-    a time. A view stays in the file too, so that a backward pass holds no weights and no write to a view is lost.
-    Raises UsageError where an operation would write to it.
+    ``read_rows`` gives those from the first to before the last along the first axis, without the others: of a mixture's
+    experts the chosen ones are read, of the embeddings those of the text, and a product with the vocabulary holds a
+    part of it at a time. A view stays in the file too, so that a backward pass holds no weights and no write to a view
+    is lost. Raises UsageError where an operation would write to it.
     """
 
     read: Callable[[], Tensor]

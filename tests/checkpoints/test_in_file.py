@@ -96,16 +96,17 @@ def test_a_lookup_reads_its_rows_and_a_product_a_block_at_a_time(use_grad: bool,
         raise AssertionError("the whole matrix is read")
 
     kept = torch.nn.Parameter(InFile(whole, torch.empty(50, 12, device="meta"), rows), requires_grad=False)
-    x, bias, ids = (
-        torch.ones(2, 3, 12, requires_grad=use_grad),
-        torch.arange(50.0),
-        torch.tensor([[7, -1, 7], [0, 3, 7]]),
-    )
+    x, bias = torch.ones(2, 3, 12, requires_grad=use_grad), torch.arange(50.0)
+    ids = torch.tensor([[7, -1, 7], [0, 3, 7]])
     asked = {
-        "lookup": lambda w: torch.nn.functional.embedding(ids.abs(), w), "rows": lambda w: w[ids], "row": lambda w: w[-2],
-        "product": lambda w: torch.nn.functional.linear(x, w), "with bias": lambda w: torch.nn.functional.linear(x, w, bias),
-        "plain product": lambda w: x[0] @ w.t(), "sum": torch.sum,
-    }  # fmt: skip
+        "lookup": lambda w: torch.nn.functional.embedding(ids.abs(), w),
+        "rows": lambda w: w[ids],
+        "row": lambda w: w[-2],
+        "product": lambda w: torch.nn.functional.linear(x, w),
+        "with bias": lambda w: torch.nn.functional.linear(x, w, bias),
+        "plain product": lambda w: x[0] @ w.t(),
+        "sum": torch.sum,
+    }
     for name, ask in asked.items():
         reads.clear()
         with torch.set_grad_enabled(use_grad):
