@@ -93,10 +93,15 @@ def stack_option(words: str) -> Any:
     return option(type=click.Choice(["encoder", "decoder"]), help=f"Of a model of two stacks: {words}")
 
 
-def of_stack(opened: "Model", stack: str | None) -> "Model":
-    """The model, or its encoder as one of its own. Raises UsageError for a model of one stack, and for a target."""
+def require_stacks(opened: "Model", stack: str | None) -> None:
+    """Raise UsageError for a ``stack`` of a model of one."""
     if stack is not None and opened.config.encoder is None:
         raise UsageError(f"--stack {stack} goes with a model of two stacks, and this one has one")
+
+
+def of_stack(opened: "Model", stack: str | None) -> "Model":
+    """The model, or its encoder as one of its own. Raises UsageError for a model of one stack, and for a target."""
+    require_stacks(opened, stack)
     if stack != "encoder":
         return opened
     if is_typed("target_text"):

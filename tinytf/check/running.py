@@ -71,6 +71,10 @@ class Runner:
         elif name in _TARGETS:
             value, description = ids, f"{name}: the ids"
         else:
-            raise UsageError(f"forward takes {name}, which tinytf cannot fill in", "give it a default")
+            apart = "a model of two stacks is checked as two modules: --stack encoder, and --stack decoder"
+            raise UsageError(
+                f"forward takes {name}, which tinytf cannot fill in",
+                "give it a default" if self.source is None else apart,
+            )
         self.filled_arguments = tuple(dict.fromkeys((*self.filled_arguments, description)))
         return value

@@ -95,6 +95,11 @@ class Cause(Data):
     layers: tuple[int, ...] = ()
     n_layers: int = 0
 
+    def of_stack(self, begins: str) -> "Cause":
+        """With what the addresses of its stack begin with."""
+        unseen = tuple(begins + name for name in self.unseen)
+        return replace(self, step=begins + self.step, first=begins + self.first, unseen=unseen)
+
     @property
     def in_words(self) -> str:
         """The mistake, those that cannot be told from it, and in which layers it is made, if in several."""

@@ -27,7 +27,7 @@ from tinytf.compare.mistakes.wrong_trace import WrongTrace
 from tinytf.compare.positions import at_positions
 from tinytf.compare.walk import Attention, Incomparable, Rescaled, Walk
 from tinytf.compare.weights import WeightsCompared, compare_weights
-from tinytf.config import FIELDS, ModelConfig
+from tinytf.config import ENC, FIELDS, ModelConfig
 from tinytf.errors import AddressError, DumpError, MemoryShortage, TinytfError, UsageError
 from tinytf.report import About, Report, plain, text_data
 from tinytf.sentences import first_of, percent, plural
@@ -131,6 +131,24 @@ class Difference(Report):
             return ()
         judged = (step for step in self.steps if step.follows == worst.follows)
         return tuple(step for step in judged if not step.relative <= limit)  # also a NaN
+
+    def before(self, found: "Difference") -> "Difference":
+        """This, of the stack that ``found`` reads, and ``found``; the cause is that of the first difference."""
+        begins = self.first is not None and not self.follows
+        told: dict[str, Any] = {
+            "causes": tuple(one.of_stack(ENC) for one in self.causes),
+            "tried": tuple(replace(one, step=ENC + one.step) for one in self.tried),
+            "rescaled": self.rescaled and replace(self.rescaled, step=ENC + self.rescaled.step),
+            "follows": self.follows,
+        }
+        return replace(
+            found,
+            steps=(*(replace(one, name=ENC + one.name, stack=ENC) for one in self.steps), *found.steps),
+            incomparable=(*(replace(one, name=ENC + one.name) for one in self.incomparable), *found.incomparable),
+            missing=(*(ENC + name for name in self.missing), *found.missing),
+            gauges=(*self.gauges, *found.gauges),
+            **(told if begins else {}),
+        )
 
     def in_a_sentence(self) -> str:
         """What ``_of_one_text`` says, and of which text of a dump that has several."""
@@ -387,17 +405,40 @@ def diff(
         encoding = text.encoding if isinstance(text, Trace) else of_dump(model, text, other, truncate)
         dumped = DumpSide.of(other, model.config, model.tokenizer, encoding, names, model.table)
         first = Side.of(model, text if isinstance(text, Trace) and not dumped.note else dumped.encoding, truncate)
-        return _difference((first, dumped), (About(model, first.encoding), dumped), settings)
+        return _compared(first, dumped, (model,), settings)
     assert text is not None, "only a dump has a text of its own"
     if isinstance(other, Written | Trace):
         other = model, other
     elif not isinstance(other, tuple):
         other = other, text.encoding.text if isinstance(text, Trace) else text
     first, second = Side.of(model, text, truncate), Side.of(*other, truncate)
-    found = _difference((first, second), (About(model, first.encoding), About(other[0], second.encoding)), settings)
+    found = _compared(first, second, (model, other[0]), settings)
     if model.merged is None or other[0] is model or other[0].merged is not None:
         return found
     return replace(found, merge=compare_merge(model.transformer, model.merged, other[0].transformer))
+
+
+def _compared(first: Side, second: AnySide, models: Sequence[TextModel], settings: "_Settings") -> Difference:
+    """The difference of two sides, of which these are models; the steps of encoders that read texts come first."""
+    read = [(model.encoder, source.trace) for model in models if (source := model.transformer.reads) and source.trace]
+    encoders: list[AnySide] = [Side.of(*each, False) for each in read]
+    if read and isinstance(second, DumpSide):
+        encoder, trace = read[0]
+        if (parts := second.with_encoder(encoder.config, encoder.tokenizer, trace.encoding)) is not None:
+            encoders, second = [*encoders, parts[0]], parts[1]
+    about = (
+        About(models[0], first.encoding),
+        second if isinstance(second, DumpSide) else About(models[1], second.encoding),
+    )
+    if len(encoders) < 2:
+        return _difference((first, second), about, settings)
+    try:
+        before = _difference((encoders[0], encoders[1]), about, replace(settings, head=None, floor=None))
+    except UsageError as error:  # texts of different lengths, in a stack that looks both ways
+        found = _difference((first, second), about, settings)
+        return replace(found, incomparable=(Incomparable(ENC.rstrip("."), error.message), *found.incomparable))
+    differs = before.first is not None and not before.follows
+    return before.before(_difference((first, second), about, replace(settings, causes=not differs)))
 
 
 def _parts_with(
@@ -530,6 +571,7 @@ class _Settings:
     fail_over: float | None
     force: bool
     floor: str | None = None
+    causes: bool = True
 
 
 @torch.no_grad()
@@ -551,7 +593,8 @@ def _difference(
     dtypes = [*(side.dtype for side in sides), *([DTYPES.get(settings.floor, torch.float32)] if settings.floor else [])]
     tolerance = max(allowed(RUN, dtype) for dtype in dtypes) if settings.tolerance is None else settings.tolerance
     models = [side.model for side in sides if isinstance(side, Side)]
-    two_models = len(models) == 2 and models[0] is not models[1]
+    two_runs = len(models) == 2 and models[0] is not models[1]
+    two_models = two_runs and models[0].identity is not models[1].identity
     parameters = compare_weights(*models) if two_models else None
     walk = Walk(first, second, alignment, head_at, tolerance)
     walk.run(settings.force)
@@ -561,7 +604,8 @@ def _difference(
         walk.run(settings.force)
         about = about[0], second if isinstance(second, DumpSide) else about[1]
     floor = _floor(walk, first, second, settings.floor)
-    walk.explain(settings.force, floor)
+    if settings.causes:
+        walk.explain(settings.force, floor)
     return Difference(
         alignment,
         tolerance,
@@ -570,7 +614,7 @@ def _difference(
         walk.attention(),
         walk.positions,
         () if walk.ends is None else tuple(walk.ends.predictions(settings.top)),
-        walk.losses() if (two_models or len(models) < 2) and not alignment.note else None,
+        walk.losses() if (two_runs or len(models) < 2) and not alignment.note else None,
         moved_weights(*models) if two_models else (),
         about,
         settings.fail_over,
@@ -650,7 +694,8 @@ def _config_of(side: AnySide) -> ModelConfig | None:
 def _settings(first: ModelConfig | None, second: ModelConfig | None) -> tuple[Setting, ...]:
     if first is None or second is None:
         return ()
-    settings = ((name, first.setting(name), second.setting(name)) for name in FIELDS)
+    both = [(at, stack, second.stacks[at]) for at, stack in first.stacks.items() if at in second.stacks]
+    settings = ((at + name, *(of.setting(name) for of in stacks)) for at, *stacks in both for name in FIELDS)
     return tuple(Setting(*setting) for setting in settings if setting[1] != setting[2] and setting[0] != "dropout")
 
 

@@ -94,10 +94,11 @@ class StepComparison(Data):
     ``kl`` is KL(first ‖ second) in nats, averaged over the positions, for logits and probabilities only.
     ``not_finite`` is where a side has NaN or ∞. ``note`` says what was done to the numbers of a dump. It ``begins`` at
     the first token that differs by more than the tolerance; None where none does. It ``follows`` where it was computed
-    here, from numbers that are the same on both sides within the tolerance.
+    here, from numbers that are the same on both sides within the tolerance. ``stack`` is what the addresses of its
+    stack begin with, in the name too.
     """
 
-    LESS: ClassVar = ("step", "follows", "not_finite")
+    LESS: ClassVar = ("step", "follows", "not_finite", "stack")
     ALSO: ClassVar = ("head",)
 
     name: str
@@ -116,10 +117,16 @@ class StepComparison(Data):
     begins: int | None = None
     follows: bool = False
     not_finite: NotFinite | None = None
+    stack: str = ""
 
     def differs(self, tolerance: float) -> bool:
         """Whether it differs by more: probabilities do only where logits do, whose error they multiply."""
         return self.relative > tolerance and not self.follows
+
+    @property
+    def block(self) -> tuple[str, int] | None:
+        """Its stack and layer; None outside the layers."""
+        return None if self.layer is None else (self.stack, self.layer)
 
     @property
     def head(self) -> int | None:

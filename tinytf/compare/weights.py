@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 
 from tinytf.compare.conversions import Found, Parameters, explained, floats
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import Transformer, stack_at
 from tinytf.report import Data
 from tinytf.sentences import first_of, listed, percent
 from tinytf.trace.address import span
@@ -169,41 +169,43 @@ def _alone(ours: Parameters, theirs: Parameters) -> tuple[tuple[str, ...], list[
 def _grouped(found: Mapping[str, Found], ours: Parameters) -> list[Relation]:
     """One relation for what is the same of several names and layers; whole layers in another order first."""
     relations, rest = [], dict(found)
-    places: dict[int, set[int | None]] = defaultdict(set)
+    own_name = {path: stack_at(path) + name for path, name in ours.names.items()}
+    places: dict[tuple[str, int], set[int | None]] = defaultdict(set)
     for path, one in found.items():
-        layer = ours.layers[path]
-        if layer is not None:
-            places[layer].add(one.layer)
+        if (layer := ours.layers[path]) is not None:
+            places[stack_at(path), layer].add(one.layer)
     moved = {layer: next(iter(others)) for layer, others in places.items() if len(others) == 1 and None not in others}
-    at_place = {(ours.names[path], layer): path for path, layer in ours.layers.items()}
+    at_place = {(own_name[path], layer): path for path, layer in ours.layers.items()}
     for path, layer in ours.layers.items():  # what stayed in its place is in no layer that moved as a whole
-        if layer in moved and path not in found:
-            there = at_place.get((ours.names[path], moved[layer]))
+        place = stack_at(path), layer
+        if place in moved and path not in found:
+            there = at_place.get((own_name[path], moved[place]))
             if there is None or not torch.equal(ours.tensors[path], ours.tensors[there]):
-                del moved[layer]
-    if moved:
-        gone = [path for path in found if ours.layers[path] in moved]
+                del moved[place]
+    for at in dict.fromkeys(at for at, _ in moved):
+        gone = [path for path in found if stack_at(path) == at and (at, ours.layers[path]) in moved]
+        own = {layer: other for (stack, layer), other in moved.items() if stack == at}
         addresses = tuple(ours.address(path) for path in gone)
         error = max(found[path].error for path in gone)
-        label = f"layer{'s' * (len(moved) > 1)} {listed([str(layer) for layer in moved])}"
-        words = f"A's {listed([str(layer) for layer in moved.values()])}"
+        label = f"layer{'s' * (len(own) > 1)} {listed([str(layer) for layer in own])}" + " of the encoder" * bool(at)
+        words = f"A's {listed([str(layer) for layer in own.values()])}"
         relations.append(Relation((label,), addresses, f"{words}: layers in another order", "", error))
-        rest = {path: one for path, one in found.items() if path not in gone}
+        rest = {path: one for path, one in rest.items() if path not in gone}
     alike: dict[tuple[str, bool], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for path, one in rest.items():
-        alike["" if one.other else one.words, one.rounds][ours.names[path]].append(path)
+        alike["" if one.other else one.words, one.rounds][own_name[path]].append(path)
     merged: dict[tuple[str, bool, tuple[int | None, ...]], list[str]] = defaultdict(list)
     for (words, rounds), named in alike.items():
         for paths in named.values():
             layers = () if rounds else tuple(ours.layers[path] for path in paths)
             merged[words, rounds, layers] += paths
     for (words, rounds, layers), paths in merged.items():
-        of_name = {ours.names[path]: path for path in paths}
+        of_name = {own_name[path]: path for path in paths}
         words = words or f"A's {listed([rest[path].other for path in of_name.values()])}"
         names, numbers = () if rounds else tuple(of_name), [layer for layer in layers if layer is not None]
-        every, where = {ours.layers[path] for path in ours.tensors if ours.names[path] in names}, ""
+        every, where = {ours.layers[path] for path in ours.tensors if own_name[path] in names}, ""
         if len(numbers) == 1:
-            names = tuple(f"L{numbers[0]}.{name}" for name in names)
+            names = tuple(ours.address(of_name[name]) for name in names)
         elif numbers:
             where = f", in all {len(numbers)} layers" if {*layers} == every else f", in layers {span(tuple(numbers))}"
         error, addresses = max(rest[path].error for path in paths), tuple(ours.address(path) for path in paths)

@@ -216,6 +216,7 @@ class Transformer(nn.Module):
             if step.of_source:
                 self.add_module(step.path, step.operation.make_module(config, step))
         self.reads: Source | None = None
+        self.identity = object()  # one in all copies that share its weights
         self.share_layers()
         # address and bytes of the buffers that weights were moved to, see tinytf.model.layout
         self.rooms: set[tuple[int, int]] = set()
@@ -573,7 +574,7 @@ def _unpickled(config: ModelConfig, weights: dict[str, Tensor], reads: Source | 
 
 def reading(model: Transformer, source: Source) -> Transformer:
     """A copy of a model of two stacks that shares its weights, and reads ``source`` in every pass."""
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    shared = {id(one): one for one in (model.identity, *model.parameters(), *model.buffers())}
     bound = copy.deepcopy(model, shared)
     bound.reads = source
     return bound

@@ -1,6 +1,6 @@
 """``tinytf patch``: a corrupt text, run with activations from a clean one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -9,7 +9,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import ControlOptions, FoldOptions, ModelOptions, ResumeOptions, require_only
+from tinytf_cli.options import ControlOptions, FoldOptions, ModelOptions, ResumeOptions, require_only, require_stacks
 from tinytf_cli.output import Output
 from tinytf_cli.ranges import Whole
 from tinytf_cli.text_options import VERSUS_PAIRS, ChatOptions, PairsOptions, asked_of, metric_option, target_option
@@ -136,7 +136,8 @@ def patch(
     measured. With --pairs, every pair of a file is patched, and --sweep is by layer alone where the texts have several
     lengths.
     """
-    from tinytf.cause.interventions import UnevenTexts, compared, require_even
+    from tinytf.cause.interventions import UnevenTexts, compared, require_even, swept
+    from tinytf.config import ENC
     from tinytf.metric import Asked
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.ablate import SweepDisplay
@@ -168,7 +169,8 @@ def patch(
         at, truncate = options.addresses, options.truncate
         output.draw(patch_through(through, clean_text, corrupt_text, at, top=top, truncate=truncate))
         return 0
-    model = model_options.open(two_stacks=True)
+    model = replace(model_options, stack=None).open(two_stacks=True)
+    require_stacks(model, model_options.stack)
     tokens: dict[str, Any] = {"metric": options.metric, "answer": options.answer, "versus": options.versus}
     Asked.of(model, *tokens.values(), names=("--answer", "--versus"))
     models, asked = asked_of(model, texts, options.target_text, output, truncate=options.truncate, until_apart=True)
@@ -181,7 +183,15 @@ def patch(
         for line in aligned_lines(error.aligned, output.terminal.width):
             output.note(line)
         raise
-    positions = [position for words in options.places for position in corrupt.positions(words)] or None
+    of_sweep = not (options.addresses or path.named or estimate.how)
+    if model_options.stack is not None and not of_sweep:
+        raise UsageError(
+            "--stack goes with a sweep, without an estimate", "an address of the encoder says so: --at enc.L0.in"
+        )
+    of_encoder = bool(options.addresses) and all(address.startswith(ENC) for address in options.addresses)
+    of_stack = swept((clean, corrupt), model_options.stack) if of_sweep else ENC * of_encoder
+    named = corrupt.stacks.get(of_stack, corrupt)
+    positions = [position for words in options.places for position in named.positions(words)] or None
     if options.addresses:
         beside = controls.of(model_options.seed)
         top = options.top or 5
@@ -195,7 +205,8 @@ def patch(
     question: Callable[..., PatchedRun] = model.patch_paths
     if not path.named:
         question = model.patch_sweep if estimate.how is None else model.patch_estimate
-        settings |= {"over": options.sweep or "residual", **(estimate.settings if estimate.how else {})}
+        settings |= {"over": options.sweep or "residual"}
+        settings |= estimate.settings if estimate.how else {"stack": model_options.stack}
     with progress_line(output.stderr, "paths:" if path.named else "patches:") as on_progress:
         sweep = question(clean, corrupt, resume=resume, on_progress=on_progress, **settings)
     return output.draw_checked(sweep, SweepDisplay(options.top or 8, fold.all))

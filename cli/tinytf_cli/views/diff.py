@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,8 +14,9 @@ from tinytf.compare.dumps.dumped import DumpSide
 from tinytf.compare.measures import StepComparison
 from tinytf.compare.walk import Attention
 from tinytf.compare.weights import WeightsCompared
-from tinytf.config import ZEROS, ModelConfig
+from tinytf.config import ENC, ZEROS, ModelConfig
 from tinytf.loading import Model
+from tinytf.parts.row import TEXT_AXES
 from tinytf.report import About
 from tinytf.sentences import NOT_FINITE, first_of, listed, sign_of
 from tinytf.text.printable import printable
@@ -76,16 +77,15 @@ class _Runs:
     models: tuple[Model, ...]
     dumps: tuple[DumpSide, ...]
     texts: tuple[Encoding, ...]
-    names: Sequence[str]
+    names: Mapping[str, Sequence[str]]
 
     @classmethod
     def of(cls, report: Difference) -> "_Runs":
         models = tuple(cast("Model", side.model) for side in report.sides if isinstance(side, About))
         dumps = tuple(side for side in report.sides if isinstance(side, DumpSide))
         texts = tuple(side.text for side in report.sides if side.text is not None)
-        pairs = zip(texts[0].tokens, texts[1].tokens, strict=False)
-        names = [a.shown if a.id == b.id else f"{a.shown} / {b.shown}" for a, b in pairs]
-        return cls(models, dumps, texts, names[: report.alignment.positions])
+        names = {"": _names(texts)[: report.alignment.positions], ENC: _names(report.sources)}
+        return cls(models, dumps, texts, names)
 
     @property
     def config(self) -> ModelConfig:
@@ -93,7 +93,7 @@ class _Runs:
 
     @property
     def two_models(self) -> bool:
-        return len(self.models) > 1 and self.models[0] is not self.models[1]
+        return len({id(model.transformer.identity) for model in self.models}) > 1
 
     @property
     def one_text(self) -> bool:
@@ -109,21 +109,21 @@ class _Runs:
         """The most probable token, and its probability."""
         return [self.shown(token_id), " ", Figure(probability, SHARE)] if math.isfinite(probability) else [NOT_FINITE]
 
-    def position(self, index: int) -> str:
+    def position(self, index: int, stack: str = "") -> str:
         """``1 ·cat``, or the tokens of both texts where they differ."""
-        name = self.names[index]
-        return name if " / " in name else f"{index} {name}"
+        name = self.names[stack][index] if index < len(self.names[stack]) else ""
+        return name if " / " in name else f"{index} {name}".rstrip()
 
     def token(self, step: StepComparison) -> str:
         """The token with the largest relative difference; empty if none differs."""
-        return "" if step.token is None or not step.relative else self.position(step.token)
+        return "" if step.token is None or not step.relative else self.position(step.token, step.stack)
 
     def cell(self, step: StepComparison) -> str:
         """The cell that differs most, in words."""
         parts = []
         for axis, index in zip(step.step.axes, step.at, strict=True):
-            if axis in ("token", "query", "key"):
-                parts.append(self.position(index))
+            if axis in TEXT_AXES:
+                parts.append(self.position(index, ENC if axis == "source" else step.stack))
             elif axis == "vocab":
                 parts.append(self.shown(index))
             else:
@@ -198,6 +198,12 @@ def _banner(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Iter
         yield titled("note", f": {report.alignment.note}")
 
 
+def _names(texts: Sequence[Encoding]) -> list[str]:
+    """The tokens of one or two texts, place by place."""
+    rows = zip(*(text.tokens for text in texts), strict=False) if texts else ()
+    return [" / ".join({token.id: token.shown for token in row}.values()) for row in rows]
+
+
 def _texts(texts: Sequence[Encoding], changed: set[int], display: DifferenceDisplay, what: str = "") -> Iterator[Block]:
     """The tokens of both texts, or of one that both have."""
     letters = zip(("A ", "B "), texts, (_FIRST, _SECOND), strict=False)
@@ -217,7 +223,8 @@ def _texts(texts: Sequence[Encoding], changed: set[int], display: DifferenceDisp
 def _dump(letter: str, side: DumpSide, role: str) -> Iterator[Block]:
     """What a dump holds, and how much of it is compared."""
     count, unmatched = len(side.dump.shapes), side.named.unmatched
-    used = f"{plural(len(side.named.found), 'tensor')} of {count:,} are steps" if unmatched else plural(count, "tensor")
+    steps = len(side.named.found) + side.named.elsewhere
+    used = f"{plural(steps, 'tensor')} of {count:,} are steps" if unmatched else plural(count, "tensor")
     description = f" · {used} · names of {side.named.spelling}"
     yield Line([Span(f"{letter} ", role), Span(side.dump.name, "strong"), Span(description)])
 
@@ -412,17 +419,18 @@ def _outcome(report: Difference, runs: _Runs) -> Iterator[Block]:
 
 def _map(report: Difference) -> Iterator[Block]:
     """The relative differences of the steps of all layers."""
-    inside = [step for step in report.steps if step.layer is not None]
-    layers = sorted({step.layer for step in inside if step.layer is not None})
+    inside = [step for step in report.steps if step.block is not None]
+    layers = list(dict.fromkeys(step.block for step in inside if step.block is not None))
     if len(layers) < 2:
         return
     names = list(dict.fromkeys(step.step.name for step in inside))
     values = np.full((len(names), len(layers)), np.nan, dtype=np.float32)
     for step in inside:  # no finite one is above 2
-        values[names.index(step.step.name), layers.index(step.layer or 0)] = min(2.0, step.relative)
-    subtitle = f"within a token, in units of its largest number; layers {layers[0]} to {layers[-1]} across"
+        values[names.index(step.step.name), [step.block == layer for layer in layers]] = min(2.0, step.relative)
+    columns = [f"{stack}L{layer}" for stack, layer in layers]
+    subtitle = f"within a token, in units of its largest number; {columns[0]} to {columns[-1]} across"
     yield Heading("relative difference", subtitle)
-    seen, columns = ~np.isnan(values), [f"L{layer}" for layer in layers]
+    seen = ~np.isnan(values)
     most = float(values[seen].max()) or 1.0
     shown = None if seen.all() else seen
     digits = map_digits(most)
@@ -437,10 +445,10 @@ def _telling(report: Difference) -> list[StepComparison]:
     steps = [step for step in report.steps if step.largest]
     if report.first is not None:
         steps = steps[steps.index(report.first) :]
-    by_layer: dict[int, list[StepComparison]] = {}
+    by_layer: dict[tuple[str, int], list[StepComparison]] = {}
     for step in steps:
-        if step.layer is not None:
-            by_layer.setdefault(step.layer, []).append(step)
+        if step.block is not None:
+            by_layer.setdefault(step.block, []).append(step)
     most = {max(inside, key=lambda step: step.relative).name for inside in by_layer.values()}
     return [step for step in steps if step.layer is None or step is report.first or step.name in most]
 
@@ -477,7 +485,7 @@ def _steps(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Itera
             Column("A", a, "right", drop=3),
             Column("B", b, "right", drop=3),
         ],
-        rule_after=frozenset(i for i in range(len(steps) - 1) if display.full and steps[i].layer != steps[i + 1].layer),
+        rule_after=frozenset(i for i in range(len(steps) - 1) if display.full and steps[i].block != steps[i + 1].block),
     )
     yield from folded(table, [step.name for step in steps], None if display.all or display.full else _STEPS, "steps")
     if missing:
@@ -501,7 +509,7 @@ def _weights(attention: Attention, runs: _Runs) -> Iterator[Block]:
     seen = None if attention.seen is None else attention.seen.cpu().numpy()
     title, subtitle = f"L{attention.layer}H{attention.head}.weights", "B − A, query down, key across"
     yield Heading(title, subtitle, "attention", "--head chooses another")
-    yield Heat(change, runs.names, runs.names, "signed", seen, largest(change, seen) or 1.0)
+    yield Heat(change, runs.names[""], runs.names[""], "signed", seen, largest(change, seen) or 1.0)
 
 
 def _positions(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Iterator[Block]:
@@ -512,7 +520,7 @@ def _positions(report: Difference, runs: _Runs, display: DifferenceDisplay) -> I
     table = Table(
         [
             Column("#", [str(position.index) for position in positions], "right", said="position"),
-            Column("token", [runs.names[position.index] for position in positions], shrink=10, said=""),
+            Column("token", [runs.names[""][position.index] for position in positions], shrink=10, said=""),
             size_column("KL", [position.kl for position in positions], "output"),
             Column("A", [runs.best(*position.first) for position in positions], shrink=10),
             Column("B", [runs.best(*position.second) for position in positions], shrink=10),

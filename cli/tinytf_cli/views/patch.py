@@ -152,7 +152,7 @@ def agreement(beside: Agreement) -> Iterator[Block]:
 def _map(report: PatchSweep, every: bool) -> Iterator[Block]:
     """The map of all sites; units are too many for one."""
     values = as_array(report.recovered)
-    where = f", {_where(report)}" if report.what in COLUMNS else ""
+    where = " of the encoder" * bool(report.stack) + (f", {_where(report)}" if report.what in COLUMNS else "")
     if report.what == "neurons":
         yield note(f"{values.size:,} units{where}", "--top N lists more, -o FILE.safetensors keeps all")
         return
@@ -161,15 +161,20 @@ def _map(report: PatchSweep, every: bool) -> Iterator[Block]:
         most = largest(values)
         yield from head_map(values, "signed", most, map_digits(most), whole=every)
     else:
-        yield from _positions(report, [token.shown for token in report.texts[1].tokens], values, every)
+        yield from _positions(report, [token.shown for token in report.swept[1].tokens], values, every)
+    if report.stack and report.differing != report.texts:
+        yield note("the sources differ, so the encoder is swept", "--stack decoder sweeps the other stack")
 
 
 def _where(report: Patched | PatchSweep | PathPatched | PathSweep, sites: Sequence[HookPoint] = ()) -> str:
     """The patched positions in words; empty where ``sites`` name tokens of their own."""
     if report.positions is None:
         return "" if any(site.rows for site in sites) else "at all positions"
-    tokens = report.texts[1].tokens
-    return f"at {first_of([f'{position} {tokens[position].shown}' for position in report.positions], _POSITIONS)}"
+    texts = report.swept if isinstance(report, PatchSweep) else report.texts
+    if any(site.stack for site in sites):
+        texts = report.differing
+    tokens = [token.shown for token in texts[1].tokens]
+    return f"at {first_of([' '.join((f'{at}', *tokens[at : at + 1])) for at in report.positions], _POSITIONS)}"
 
 
 def _comparison(report: PatchedRun) -> Iterator[Block]:
@@ -220,7 +225,7 @@ def _form(report: PatchedRun) -> str:
 def _positions(report: PatchSweep, names: Sequence[str], values: Array, every: bool) -> Iterator[Block]:
     """A map with layers across, and tokens down because their text is longer than a layer's name."""
     keep = [position for position in report.telling(len(names) if every else _TOKENS) if position >= report.first]
-    shown, layers, most = values[:, keep].T, numbered("L", len(values)), largest(values)
+    shown, layers, most = values[:, keep].T, numbered(f"{report.stack}L", len(values)), largest(values)
     asked = every or len(layers) <= LONG_STACK
     yield Heat(shown, [names[i] for i in keep], layers, "signed", None, most, asked, map_digits(most))
     axes = f"tokens down, layers 0 to {len(values) - 1} across"
@@ -235,10 +240,13 @@ def _positions(report: PatchSweep, names: Sequence[str], values: Array, every: b
 def _strongest(report: PatchSweep, top: int, exact: Tensor | None = None) -> Table:
     """The sites that move the difference most, beside their ``exact`` shares if these are known."""
     strongest, step = report.strongest(top), _ACTIVATIONS[report.what][1]
-    step = table_of(model_of(report).config).synonym(step) or step
-    names, by_position = [token.shown for token in report.texts[1].tokens], report.what not in COLUMNS
+    step = table_of(model_of(report).config.stacks[report.stack]).synonym(step) or step
+    names, by_position = [token.shown for token in report.swept[1].tokens], report.what not in COLUMNS
     tokens = [f"{column} {names[column]}" for _, column, _ in strongest] if by_position else []
-    sites = [f"L{layer}.{step}" if by_position else report.site(layer, column) for layer, column, _ in strongest]
+    sites = [
+        f"{report.stack}L{layer}.{step}" if by_position else report.site(layer, column)
+        for layer, column, _ in strongest
+    ]
     values = [float(report.values[layer, column]) for layer, column, _ in strongest]
     places = [(layer, column) for layer, column, _ in strongest]
     return Table(

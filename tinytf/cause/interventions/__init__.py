@@ -4,7 +4,7 @@ from tinytf.cause.interventions.ablate import Ablation, AblationSweep, ablate, a
 from tinytf.cause.interventions.edits import edited
 from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, intervened, intervening
 from tinytf.cause.interventions.numbers import Target, assignment, number_at, number_before, with_numbers
-from tinytf.cause.interventions.patch import Patched, PatchSweep, patch, patch_sweep
+from tinytf.cause.interventions.patch import Patched, PatchSweep, patch, patch_sweep, swept
 from tinytf.cause.interventions.patch_estimate import EstimatedSweep, patch_estimate
 from tinytf.cause.interventions.patch_paths import PathPatched, PathSweep, patch_path, patch_paths
 from tinytf.cause.interventions.prediction import Choice, Contrast, Effect, UnevenTexts, compared, require_even
@@ -45,6 +45,7 @@ __all__ = [
     "reference",
     "reference_of",
     "require_even",
+    "swept",
     "with_numbers",
     "without",
 ]

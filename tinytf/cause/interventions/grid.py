@@ -27,7 +27,8 @@ class Grid:
     ``steps`` are the short names, empty for a layer without sites; ``widths`` count the columns of each layer, of which
     those before ``first`` are not run. ``shared`` query heads of a layer have one key or value head, which stands in
     the column of the first of them. ``positions`` limit the sites of heads and neurons; None for the whole text.
-    ``whole``: a site is a step at all positions together, the only column of its layer.
+    ``whole``: a site is a step at all positions together, the only column of its layer. The ``stack`` is what the
+    addresses begin with.
     """
 
     over: str
@@ -37,10 +38,17 @@ class Grid:
     first: int = 0
     positions: tuple[int, ...] | None = None
     whole: bool = False
+    stack: str = ""
 
     @classmethod
     def of(
-        cls, over: str, table: StepTable, length: int | None, first: int = 0, positions: Sequence[int] | None = None
+        cls,
+        over: str,
+        table: StepTable,
+        length: int | None,
+        first: int = 0,
+        positions: Sequence[int] | None = None,
+        stack: str = "",
     ) -> "Grid":
         """The sites of a text of ``length`` tokens, or of whole steps of any text (None).
 
@@ -77,7 +85,7 @@ class Grid:
         if not any(widths):
             raise UsageError(f"no layer of this model has the step {over}", "tinytf info shows its layers")
         chosen = None if positions is None else tuple(positions)
-        return cls(over, steps, widths, tuple(shared), 0 if over in COLUMNS else first, chosen, length is None)
+        return cls(over, steps, widths, tuple(shared), 0 if over in COLUMNS else first, chosen, length is None, stack)
 
     @property
     def axis(self) -> str:
@@ -111,11 +119,12 @@ class Grid:
 
     def point(self, layer: int, column: int) -> HookPoint:
         """The hook point of a site; for a position, the whole step."""
+        step, at = self.steps[layer], self.stack
         if self.over == "heads":
-            return HookPoint(self.steps[layer], layer, column)
+            return HookPoint(step, layer, column, stack=at)
         if self.over in PROJECTED:
-            return HookPoint(self.steps[layer], layer, column, shared=self.shared[layer], short=False)
-        return HookPoint(self.steps[layer], layer, columns=(column,) if self.over == "neurons" else ())
+            return HookPoint(step, layer, column, shared=self.shared[layer], short=False, stack=at)
+        return HookPoint(step, layer, columns=(column,) if self.over == "neurons" else (), stack=at)
 
     def name(self, layer: int, column: int) -> str:
         """``L3H5``, ``L3.17``, or ``L3.attn at position 4``; without the position for a whole step."""
@@ -124,7 +133,7 @@ class Grid:
 
     def intervention(self, source: Trace, layer: int, column: int) -> Intervention:
         """The intervention that puts the value of the ``source`` trace into a site."""
-        value = source.step(self.steps[layer], layer)  # (H, T, D), or (T, C)
+        value = source.stacks[self.stack].step(self.steps[layer], layer)  # (H, T, D), or (T, C)
         positions = self.positions if self.over in COLUMNS or self.whole else (column,)
         of_heads = self.over == "heads" or self.over in PROJECTED
         return Intervention(

@@ -35,6 +35,7 @@ from tinytf.cause.interventions.prediction import (
     same,
 )
 from tinytf.cause.interventions.sweep import Interventions, sweep
+from tinytf.config import ENC
 from tinytf.errors import UsageError
 from tinytf.metric import Answer, Asked, MetricFunction
 from tinytf.report import About, Progress, Report, Verified, ignore_progress, text_data
@@ -181,6 +182,7 @@ class Patched(OnePatch):
 class PatchSweep(PatchedRun):
     """Each patch of a sweep alone: the metric as (layers, positions), (layers, heads) or (layers, units).
 
+    The addresses of the stack that is swept begin with ``stack``, and its clean and corrupt text are ``swept``.
     A key or value that heads share is in the column of the first of them. Heads and units are patched at ``positions``
     (None: all).
 
@@ -196,6 +198,8 @@ class PatchSweep(PatchedRun):
     patches: int
     first: int
     positions: tuple[int, ...] | None
+    stack: str
+    swept: tuple[Encoding, ...] = field(repr=False)
 
     @property
     def axis(self) -> str:
@@ -206,14 +210,16 @@ class PatchSweep(PatchedRun):
         """The address of a patch of heads, of their queries, keys or values, or of units."""
         assert self.about is not None
         model: Any = self.about.model
-        return Grid.of(self.what, table_of(model.config), None).name(layer, column)
+        config = model.config.stacks[self.stack]
+        return Grid.of(self.what, table_of(config), None, stack=self.stack).name(layer, column)
 
     def clean_site(self, layer: int, column: int) -> str:
         """A patch in words, such as ``L3 of the clean run at 4 ·cat``."""
         if self.what in COLUMNS:
             return f"{self.site(layer, column)} of the clean run"
-        tokens = self.texts[0].tokens
-        return f"L{layer} of the clean run at {column}{f' {tokens[column].shown}' if column < len(tokens) else ''}"
+        tokens = self.swept[0].tokens
+        shown = f" {tokens[column].shown}" if column < len(tokens) else ""
+        return f"{self.stack}L{layer} of the clean run at {column}{shown}"
 
     def claim(self) -> str:
         """Where the lead is brought back: up to which layer where the texts differ, and from which at the prediction.
@@ -226,7 +232,7 @@ class PatchSweep(PatchedRun):
         metric = self.contrast.metric
         moved = f"moves {metric.words} most: it {brings_back(most)}{metric.of_it}."
         strongest = f"{self.clean_site(layer, at)} {moved}"
-        if self.what != "residual":
+        if self.what != "residual" or self.stack:
             return strongest
         start, end, tokens = self.first, self.contrast.position, self.texts[0].tokens
         moved = where_it_moves(self.recovered, (start, end), (tokens[start].shown, tokens[end].shown))
@@ -253,7 +259,7 @@ class PatchSweep(PatchedRun):
 
     def label(self, axis: str, place: int) -> str:
         """Name a position by the token of the corrupt text, which is the text that is run."""
-        return f"{place} {self.texts[1].tokens[place].shown}" if axis == "position" else super().label(axis, place)
+        return f"{place} {self.swept[1].tokens[place].shown}" if axis == "position" else super().label(axis, place)
 
     @property
     def recovered(self) -> Tensor:
@@ -284,6 +290,7 @@ class PatchSweep(PatchedRun):
         return {
             **self.compared(),
             "sweep": self.what,
+            "stack": self.stack,
             "axes": ["layer", self.axis],
             **self.members("positions", "interrupted"),
             "value": self.values.tolist(),
@@ -334,8 +341,11 @@ def patch(
             "nothing is named to patch", "name a head, such as L0H1, a part, such as L0.ffn, or the stream, L0.in"
         )
     runs = runs_of(model, clean, corrupt, Asked.of(model, metric, answer, versus))
-    distinct = positions_in(runs.clean, positions)
     sites = points_of(at, runs.corrupt)
+    stacks = {site.stack for site in sites}
+    if positions is not None and len(stacks) > 1:
+        raise UsageError("a position is of one text, and these steps are of two stacks", "patch those of one stack")
+    distinct = positions_in(runs.clean.stacks[stacks.pop()] if positions is not None else runs.clean, positions)
     values = clean_values(runs, sites, distinct)
     logits, read = logits_with(runs.corrupt, values, runs.contrast.read), runs.contrast.read
     what, others = random_sets(sites, runs.corrupt.steps, controls, seed)
@@ -359,6 +369,7 @@ def patch_sweep(
     versus: Answer = None,
     metric: str | MetricFunction | None = None,
     positions: Sequence[int] | None = None,
+    stack: str | None = None,
     resume: Path | None = None,
     on_progress: Progress = ignore_progress,
 ) -> PatchSweep:
@@ -370,7 +381,7 @@ def patch_sweep(
     ``patch``, and UsageError for another ``over``.
     """
     runs = runs_of(model, clean, corrupt, Asked.of(model, metric, answer, versus))
-    grid = grid_of(runs, over, positions)
+    grid = grid_of(runs, over, positions, swept((runs.clean, runs.corrupt), stack))
     values, check = exact_sweep(runs, grid, resume, on_progress)
     return PatchSweep(
         contrast=runs.contrast,
@@ -382,8 +393,28 @@ def patch_sweep(
         patches=grid.sites,
         first=grid.first,
         positions=grid.positions,
+        stack=grid.stack,
+        swept=texts_of(runs, grid.stack),
         about=About(model),
     )
+
+
+def swept(runs: tuple[Trace, Trace], stack: str | None) -> str:
+    """What the addresses of the stack begin with that is swept: by default of the one whose text differs.
+
+    Raises UsageError for an encoder that has read no text.
+    """
+    clean, corrupt = runs
+    differs = compared(clean, corrupt)[0] is not clean.encoding
+    at = ENC if stack == "encoder" or (stack is None and differs) else ""
+    if at not in clean.stacks:
+        raise UsageError("there is no encoder here that read a text", "leave out the stack")
+    return at
+
+
+def texts_of(runs: Runs, stack: str) -> tuple[Encoding, Encoding]:
+    """The clean and the corrupt text of a stack."""
+    return runs.clean.stacks[stack].encoding, runs.corrupt.stacks[stack].encoding
 
 
 def exact_sweep(
@@ -407,15 +438,15 @@ def exact_sweep(
     return values, check
 
 
-def grid_of(runs: Runs, over: str, positions: Sequence[int] | None) -> Grid:
+def grid_of(runs: Runs, over: str, positions: Sequence[int] | None, stack: str = "") -> Grid:
     """The sites of a sweep over two texts, at their ``positions``; where a decoder's texts are the same, none differs.
 
     Raises UsageError for another ``over``, and for a position beyond the texts.
     """
-    clean, corrupt, _ = runs
+    clean, corrupt = runs.clean.stacks[stack], runs.corrupt.stacks[stack]
     shares_prefix = not clean.config.looks_ahead
     first = first_different(clean.encoding.ids, corrupt.encoding.ids) if shares_prefix else 0
-    return Grid.of(over, clean.steps, len(clean.tokens), first, positions_in(clean, positions))
+    return Grid.of(over, clean.steps, len(clean.tokens), first, positions_in(clean, positions), stack)
 
 
 def positions_in(trace: Trace, positions: Sequence[int] | None) -> tuple[int, ...] | None:

@@ -22,6 +22,7 @@ from tinytf.cause.interventions.patch import (
     grid_of,
     is_nothing,
     runs_of,
+    texts_of,
 )
 from tinytf.cause.interventions.prediction import compared, logits_at
 from tinytf.cause.interventions.site_effects import STEPS, Estimating, site_effects
@@ -196,6 +197,8 @@ def patch_estimate(
         patches=grid.sites,
         first=grid.first,
         positions=grid.positions,
+        stack=grid.stack,
+        swept=texts_of(runs, grid.stack),
         how=how,
         steps=estimating.steps,
         qk_correction=qk_correction,

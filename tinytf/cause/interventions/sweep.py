@@ -92,6 +92,11 @@ def logits_of_rows(
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Yield numbers of the ``remaining`` rows with their logits (B, P, V) at positions ``read``, batch by batch."""
     model = trace.model
+    if rows[0][0].point.stack:  # what the decoder reads is another in each row
+        for done, number in enumerate(remaining, 1 + len(rows) - len(remaining)):
+            yield [number], logits_with(trace, rows[number], read)[None]
+            on_progress(done, len(rows))
+        return
     # The trace has the keys and values of the tokens before a change, but no recurrent state, nor the window of a
     # convolution.
     attends = len(trace.steps.attention_layers) == model.config.n_layers and not trace.steps.convolves

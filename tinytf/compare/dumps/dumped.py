@@ -15,7 +15,7 @@ from torch import Tensor
 from tinytf.checkpoints.table import FamilyTable
 from tinytf.compare.dumps.fit import Fitted, distance, fit, in_halves, is_turned, part_of
 from tinytf.compare.dumps.layouts import Meaning
-from tinytf.compare.dumps.names import Named, resolve_all
+from tinytf.compare.dumps.names import Named, in_encoder, resolve_all
 from tinytf.compare.dumps.passes import starts_of
 from tinytf.compare.dumps.read import IDS, Dump
 from tinytf.config import ModelConfig
@@ -90,6 +90,18 @@ class DumpSide:
         return cls(
             dump, config, tokenizer, cut, named, f"{dump.name} has the first {n_positions:,} of {count:,} tokens"
         )
+
+    def with_encoder(
+        self, config: ModelConfig, tokenizer: Tokenizer | None, encoding: Encoding
+    ) -> "tuple[DumpSide, DumpSide] | None":
+        """The side of an encoder that read ``encoding``, and this one without its tensors; None if there are none."""
+        names = {own: name for name in self.named.unmatched if (own := in_encoder(name))}
+        if not resolve_all(names, table_of(config)).found:
+            return None
+        encoder = DumpSide.of(self.dump.called(names), config, tokenizer, encoding)
+        found = {names[own] for own in encoder.named.found}
+        left = tuple(name for name in self.named.unmatched if name not in found)
+        return encoder, replace(self, named=replace(self.named, unmatched=left, elsewhere=len(found)))
 
     def beginning(self, count: int) -> "DumpSide | None":
         """The first ``count`` tokens alone; None where an axis as long as the text may be none of tokens."""

@@ -16,6 +16,7 @@ from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.checkpoints.huggingface.load import TABLES
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.table import FamilyTable, Stored, fused
+from tinytf.model.transformer import ENCODER
 from tinytf.parts.row import ROUTES
 from tinytf.steps.operations import (
     Add,
@@ -358,14 +359,25 @@ class Layout:
 
 @lru_cache(maxsize=1)
 def _tables() -> tuple[FamilyTable, ...]:
-    """Every family's table, also with each classification head, and GGUF's also with joint queries, keys and values."""
+    """Every family's table, also with each classification head, and GGUF's also with joint queries, keys and values.
+
+    Of two stacks, the encoder is a table too.
+    """
     heads = [replace(t, stored={**t.stored, **head.stored}) for t in TABLES for head in t.heads.values()]
     joint = [
         replace(table, stored={**table.stored, **fused("blk.{n}.attn_qkv")})
         for table in ARCHITECTURES.values()
         if "blk.{n}.attn_q" in {how.module for how in table.stored.values()}
     ]
-    return (*TABLES, *heads, *ARCHITECTURES.values(), *joint)
+    read = [
+        replace(
+            table,
+            stored={name.removeprefix(ENCODER): how for name, how in table.stored.items() if name.startswith(ENCODER)},
+        )
+        for table in (*TABLES, *ARCHITECTURES.values())
+        if any(name.startswith(ENCODER) for name in table.stored)
+    ]
+    return (*TABLES, *heads, *ARCHITECTURES.values(), *joint, *read)
 
 
 def best_layout(names: list[str], steps: StepTable, own: FamilyTable | None) -> Layout | None:

@@ -11,6 +11,7 @@ from typing import Any
 from tinytf.checkpoints.table import FamilyTable
 from tinytf.compare.dumps.beside import kind_of_tensor
 from tinytf.compare.dumps.layouts import Meaning, best_layout
+from tinytf.config import ENC
 from tinytf.errors import AddressError, DumpError, UsageError
 from tinytf.files import SMALL, parse_toml, read_bytes
 from tinytf.steps.table import StepKey, StepTable
@@ -18,6 +19,8 @@ from tinytf.trace.address import parse_address, parse_tensor
 from tinytf.trace.lens_names import HOOK
 
 OURS = "tinytf"
+_AT_ENCODER = re.compile(rf"{re.escape(ENC)}|encoder_(?=hidden_states|attentions|last_hidden_state)")
+"""How names of an encoder begin, ours and those of what transformers returns."""
 _LINES = 'each line of it is "their.{n}.name" = "L{n}.q"'
 
 
@@ -25,7 +28,8 @@ _LINES = 'each line of it is "their.{n}.name" = "L{n}.q"'
 class Named:
     """The meanings of the names of a file; ``spelling`` says in words whose names they are.
 
-    ``beside`` are names of no step that are known all the same: positions, masks, labels.
+    ``beside`` are names of no step that are known all the same: positions, masks, labels; ``elsewhere`` counts those of
+    another stack's steps.
     """
 
     found: Mapping[str, tuple[Meaning, ...]]
@@ -33,6 +37,7 @@ class Named:
     spelling: str
     known: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
+    elsewhere: int = 0
 
     @cached_property
     def at(self) -> dict[StepKey, list[tuple[str, Meaning]]]:
@@ -79,6 +84,11 @@ def resolve_all(
     unmatched = tuple(name for name in others if name not in beside)
     known = tuple(step.full_name(layer) for step, layer in steps.rows if step.is_tensor)
     return Named(meanings_of, unmatched, " and ".join(spelling for spelling, _ in counts.most_common()), known, beside)
+
+
+def in_encoder(name: str) -> str:
+    """The name of an encoder's tensor as a model of one stack has it; empty for any other name."""
+    return _AT_ENCODER.sub("", name) if _AT_ENCODER.match(name) or ".encoder." in f".{name}" else ""
 
 
 def resolve(name: str, steps: StepTable, table: FamilyTable | None = None) -> tuple[Meaning, ...]:

@@ -90,6 +90,12 @@ class Dump:
         }
         return replace(self, shapes=shapes, read=read, metadata={**self.metadata, "ids": (self.ids or [])[:count]})
 
+    def called(self, names: Mapping[str, str]) -> "Dump":
+        """Some of its tensors under other names: ``names`` are the stored ones by theirs."""
+        read = self.read
+        shapes = {name: self.shapes[stored] for name, stored in names.items()}
+        return replace(self, shapes=shapes, read=lambda name: read(names[name]), metadata={})
+
     @property
     def text(self) -> str | None:
         text = self.metadata.get("text")
