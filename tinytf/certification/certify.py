@@ -16,7 +16,7 @@ from tinytf.certification.texts import HARD_TEXTS, HardText
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.loading import DTYPES, load
 from tinytf.report import About, Data, Progress, Report, ignore_progress
-from tinytf.sentences import listed, several
+from tinytf.sentences import listed, plural, several
 from tinytf.sources import DirectorySource, GgufSource, find_source
 from tinytf.text.printable import printable
 
@@ -65,7 +65,8 @@ class Certificate(Report):
             who, at = bad.who("the model", "transformers"), printable(failing.first, spaces=False)
             return f"{who[0].upper()}{who[1:]} not finite in {failing.dtype}, first at {at}: {bad.why}."
         if worst is ids and not ids.holds:
-            return f"Of {ids.texts:,} texts, {several(int(ids.difference), 'have')} other tokens in transformers."
+            others = several(int(ids.difference), "have")
+            return f"Of {plural(ids.texts, 'text')}, {others} other tokens in transformers."
         if not worst.holds:
             failing = next(check for check in self.checks if not check.holds)
             first, where = (printable(place, spaces=False) for place in (failing.first or failing.where, worst.where))
@@ -76,7 +77,7 @@ class Certificate(Report):
         for check in measured:
             largest[check.dtype] = max(largest.get(check.dtype, 0.0), check.difference)
         apart = listed([f"{most:.0e} in {dtype}" for dtype, most in largest.items()])
-        same = f"On {ids.texts:,} texts the model has the tokens and numbers of transformers"
+        same = f"On {plural(ids.texts, 'text')} the model has the tokens and numbers of transformers"
         return f"{same}; relative to a token's largest number they are apart by at most {apart}."
 
     def fields(self) -> dict[str, Any]:
