@@ -113,3 +113,10 @@ def test_what_cannot_be_split_says_why(model: tinytf.Model, at: str, features: o
     with pytest.raises(TinytfError, match=message) as caught:
         attribute_score(model, TEXT, at, features=features)  # type: ignore[arg-type]
     assert "\n" not in caught.value.message
+
+
+def test_a_score_that_the_mask_hides_says_so(model: tinytf.Model) -> None:
+    said = {at: model.attribute_score("The cat sat", f"L1H0.scores[{at}]") for at in ("0,2", "2,0", "1,1")}
+    assert {at: one.masked for at, one in said.items()} == {"0,2": True, "2,0": False, "1,1": False}
+    assert ", masked: " in said["0,2"].sentence
+    assert "masked" not in said["2,0"].sentence

@@ -61,7 +61,8 @@ class AttributeScore(Report):
     """The score of one head for a ``query`` and a ``key`` position, and what each pair of parts adds to it.
 
     ``values`` (N, M) are the pairs of ``queries`` and ``keys``, and ``pairs`` the same with names, the largest first.
-    ``held`` says what was taken as it is. ``features`` names the sparse coder, if one was asked for.
+    ``masked``: the query does not see the key, so the score has no effect. ``held`` says what was taken as it is.
+    ``features`` names the sparse coder, if one was asked for.
     """
 
     KIND = "attribute_score"
@@ -73,6 +74,7 @@ class AttributeScore(Report):
     query: int
     key: int
     score: float
+    masked: bool
     held: str
     features: str
     queries: tuple[ScorePart, ...]
@@ -100,14 +102,14 @@ class AttributeScore(Report):
             if value * sign > 0:
                 words.append(f"{self.queries[row].name} with {self.keys[column].name} {does} ({value:+.3g})")
         return (
-            f"The score of the query {of_query} and the key {of_key} is {self.score:.4g}"
+            f"The score of the query {of_query} and the key {of_key} is {self.score:.4g}{', masked' * self.masked}"
             f"{': ' * bool(words)}{', '.join(words)}."
         )
 
     def fields(self) -> dict[str, Any]:
         return self.members(
-            "address", "layer", "head", "query", "key", "score", "held", "features", "queries", "keys", "values",
-            "check",
+            "address", "layer", "head", "query", "key", "score", "masked", "held", "features", "queries", "keys",
+            "values", "check",
         )  # fmt: skip
 
     def stored(self) -> list[Array]:
@@ -150,8 +152,10 @@ def attribute_score(
         max(allowed(PARTS, dtype), _ROUNDINGS * torch.finfo(dtype).eps * size),
     )  # fmt: skip
     queries, keys = (_named(side, values.sum(dim=1 - number)) for number, side in enumerate(sides))
+    has_mask = trace.steps.has("masked", cell.layer)
+    masked = has_mask and bool(trace.step("masked", cell.layer, (head,))[0, query, key] == -math.inf)
     return AttributeScore(
-        str(cell.address()), cell.layer, head, query, key, score, "the scale of every norm before it",
+        str(cell.address()), cell.layer, head, query, key, score, masked, "the scale of every norm before it",
         sources.names if isinstance(sources, Features) else "", queries, keys, values, check,
         about=About(model, trace.encoding),
     )  # fmt: skip

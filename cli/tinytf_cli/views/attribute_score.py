@@ -29,6 +29,8 @@ def attribute_score(report: AttributeScore, terminal: Terminal, display: Attribu
     query, key = (report.encoding.tokens[at].shown for at in (report.query, report.key))
     words = f" is query {report.query} {query} · key {report.key} {key} = "
     yield Line([Span(report.address, "attention"), words, Figure(report.score, "%.4f", "strong")])
+    if report.masked:
+        yield note("masked: the query does not see this key, and its weight is 0 whatever the score")
     yield note(f"taken as it is: {report.held}; the score is before scaling")
     if report.features:
         yield note(f"features of {report.features}")
