@@ -116,10 +116,11 @@ def _by_rows(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
 
 
 def _looked_up(matrix: InFile, ids: Tensor) -> Tensor | None:
-    """The rows of a matrix with these numbers, each read once."""
-    if (read := matrix.read_rows) is None:
+    """The rows of a matrix with these numbers, each read once; None where one lies beyond it, which is an error."""
+    count = len(matrix)
+    if (read := matrix.read_rows) is None or not ((ids >= -count) & (ids < count)).all():
         return None
-    own, places = (ids % len(matrix)).unique(return_inverse=True)
+    own, places = (ids % count).unique(return_inverse=True)
     rows = [read(number, number + 1) for number in own.tolist()]
     return torch.cat([torch.empty(0, *matrix.shape[1:], dtype=matrix.dtype), *rows])[places]
 

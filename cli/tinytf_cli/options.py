@@ -95,7 +95,7 @@ def stack_option(words: str) -> Any:
 
 def require_stacks(opened: "Model", stack: str | None) -> None:
     """Raise UsageError for a ``stack`` of a model of one."""
-    if stack is not None and opened.config.encoder is None:
+    if stack is not None and len(opened.config.stacks) < 2:
         raise UsageError(f"--stack {stack} goes with a model of two stacks, and this one has one")
 
 

@@ -117,6 +117,14 @@ def test_a_lookup_reads_its_rows_and_a_product_a_block_at_a_time(use_grad: bool,
             assert len(reads) == 4, "each row is read once"
 
 
+@pytest.mark.parametrize("number", [50, -51])
+def test_a_row_beyond_a_matrix_in_its_file_is_an_error(number: int) -> None:
+    numbers = torch.ones(50, 12)
+    kept = InFile(lambda: numbers, torch.empty(50, 12, device="meta"), lambda first, last: numbers[first:last])
+    with pytest.raises(IndexError):
+        kept[torch.tensor([0, number])]
+
+
 @pytest.mark.parametrize("kind", ["qwen3moe in a GGUF file", "qwen3 moe", "gpt-oss"])
 def test_of_experts_only_the_chosen_ones_are_read(tmp_path, monkeypatch, kind):
     path = tmp_path / "a.gguf"

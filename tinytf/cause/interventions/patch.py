@@ -406,7 +406,7 @@ def swept(runs: tuple[Trace, Trace], stack: str | None) -> str:
     """
     clean, corrupt = runs
     differs = compared(clean, corrupt)[0] is not clean.encoding
-    at = ENC if stack == "encoder" or (stack is None and differs) else ""
+    at = {"encoder": ENC, "decoder": ""}.get(stack or "", ENC * differs)
     if at not in clean.stacks:
         raise UsageError("there is no encoder here that read a text", "leave out the stack")
     return at
