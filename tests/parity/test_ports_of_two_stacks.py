@@ -36,6 +36,7 @@ def port(theirs: Any, path: Path) -> Path:
     return path
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize("family", TWO_STACKS)
 def test_a_port_that_is_wrong_in_its_encoder_is_told_so(family: str, tmp_path: Path) -> None:
     models = pair(family)
