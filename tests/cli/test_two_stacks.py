@@ -25,7 +25,7 @@ _ON_BOTH = (
 
 @pytest.mark.parametrize(
     "line",
-    [*(line for line in _ON_BOTH if line != ("grad",)), ("patch", "May the third 1994")],
+    [line for line in _ON_BOTH if line != ("grad",)],
     ids=lambda line: line[0],
 )
 def test_a_target_is_the_decoders_and_a_question_about_the_encoder_has_none(tinytf: Tinytf, line: tuple[str]) -> None:
@@ -180,8 +180,23 @@ def test_in_a_session_the_other_text_is_another_source(tinytf: Tinytf) -> None:
     assert ran.status == 0, ran.err
     assert "until they differ: 1994-0" in ran.err
     assert "enc.L0.out" in ran.out
-    assert "They differ from source on" in ran.out
+    assert "They differ from enc.embed.tokens on" in ran.out
     assert "tiny-translator · encoder, " in ran.out
+
+
+def test_a_sweep_of_patch_is_over_the_encoder_and_over_the_decoder_where_it_is_asked_for(tinytf: Tinytf) -> None:
+    line = ("patch", SOURCE, "the third of June 1994", "-m", "tiny-translator", "--target-text", "1994-0")
+    encoder, decoder = (tinytf(*line, *more) for more in ((), ("--stack", "decoder")))
+    assert (encoder.status, decoder.status) == (0, 0)
+    assert encoder.out.startswith(
+        "enc.L0 of the clean run at 3 ·May moves the lead of 5 over 6 most: it brings back 100 %"
+    )
+    assert "--stack decoder sweeps the other stack" in encoder.out
+    assert "enc." not in decoder.out
+    for more in (("--at", "L0.attn", "--stack", "encoder"), ("--estimate", "gradient", "--stack", "decoder")):
+        refused = tinytf(*line, *more)
+        assert is_a_clean_error(refused)
+        assert "--stack goes with a sweep, without an estimate" in refused.err
 
 
 def test_the_encoder_has_no_loss(tinytf: Tinytf) -> None:

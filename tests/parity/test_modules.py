@@ -52,7 +52,7 @@ def outputs_of(model: nn.Module, modules: dict[str, nn.Module]) -> dict[str, Ten
 @torch.no_grad()
 def test_every_module_gives_what_theirs_gives(models):
     """But for the embeddings, whose scale stands elsewhere there."""
-    if models.theirs.config.model_type in ("nomic_bert", "jina_embeddings_v3", "gte"):
+    if models.theirs.config.model_type in ("nomic_bert", "jina_embeddings_v3", "gte", "deepseek_v4"):
         pytest.skip("it is stored under other names than its modules have, and comes back to those when it is opened")
     if models.theirs.config.model_type == "falcon_h1" and models.theirs.config.key_multiplier != 1:
         pytest.skip("its multipliers are part of our weights")

@@ -422,23 +422,24 @@ def _compared(first: Side, second: AnySide, models: Sequence[TextModel], setting
     """The difference of two sides, of which these are models; the steps of encoders that read texts come first."""
     read = [(model.encoder, source.trace) for model in models if (source := model.transformer.reads) and source.trace]
     encoders: list[AnySide] = [Side.of(*each, False) for each in read]
-    if read and isinstance(second, DumpSide):
-        encoder, trace = read[0]
-        if (parts := second.with_encoder(encoder.config, encoder.tokenizer, trace.encoding)) is not None:
-            encoders, second = [*encoders, parts[0]], parts[1]
-    about = (
-        About(models[0], first.encoding),
-        second if isinstance(second, DumpSide) else About(models[1], second.encoding),
-    )
-    if len(encoders) < 2:
-        return _difference((first, second), about, settings)
+
+    def about(second: AnySide) -> tuple[About | DumpSide, About | DumpSide]:
+        other = second if isinstance(second, DumpSide) else About(models[1], second.encoding)
+        return About(models[0], first.encoding), other
+
     try:
-        before = _difference((encoders[0], encoders[1]), about, replace(settings, head=None, floor=None))
-    except UsageError as error:  # texts of different lengths, in a stack that looks both ways
-        found = _difference((first, second), about, settings)
+        if read and isinstance(second, DumpSide):
+            encoder, trace = read[0]
+            if (parts := second.with_encoder(encoder.config, encoder.tokenizer, trace.encoding)) is not None:
+                encoders, second = [*encoders, parts[0]], parts[1]
+        if len(encoders) < 2:
+            return _difference((first, second), about(second), settings)
+        before = _difference((encoders[0], encoders[1]), about(second), replace(settings, head=None, floor=None))
+    except (UsageError, DumpError) as error:  # another source: a text of another length
+        found = _difference((first, second), about(second), settings)
         return replace(found, incomparable=(Incomparable(ENC.rstrip("."), error.message), *found.incomparable))
     differs = before.first is not None and not before.follows
-    return before.before(_difference((first, second), about, replace(settings, causes=not differs)))
+    return before.before(_difference((first, second), about(second), replace(settings, causes=not differs)))
 
 
 def _parts_with(

@@ -359,32 +359,32 @@ class Layout:
 
 @lru_cache(maxsize=1)
 def _tables() -> tuple[FamilyTable, ...]:
-    """Every family's table, also with each classification head, and GGUF's also with joint queries, keys and values.
-
-    Of two stacks, the encoder is a table too.
-    """
+    """Every family's table, also with each classification head, and GGUF's also with joint queries, keys and values."""
     heads = [replace(t, stored={**t.stored, **head.stored}) for t in TABLES for head in t.heads.values()]
     joint = [
         replace(table, stored={**table.stored, **fused("blk.{n}.attn_qkv")})
         for table in ARCHITECTURES.values()
         if "blk.{n}.attn_q" in {how.module for how in table.stored.values()}
     ]
-    read = [
-        replace(
-            table,
-            stored={name.removeprefix(ENCODER): how for name, how in table.stored.items() if name.startswith(ENCODER)},
-        )
+    return (*TABLES, *heads, *ARCHITECTURES.values(), *joint)
+
+
+@lru_cache(maxsize=1)
+def _encoders() -> tuple[FamilyTable, ...]:
+    """The encoder of every table of two stacks, as a table of one."""
+    found = (
+        (table, {name.removeprefix(ENCODER): how for name, how in table.stored.items() if name.startswith(ENCODER)})
         for table in (*TABLES, *ARCHITECTURES.values())
-        if any(name.startswith(ENCODER) for name in table.stored)
-    ]
-    return (*TABLES, *heads, *ARCHITECTURES.values(), *joint, *read)
+    )
+    return tuple(replace(table, stored=own) for table, own in found if own)
 
 
 def best_layout(names: list[str], steps: StepTable, own: FamilyTable | None) -> Layout | None:
     """The family that knows most of the names; of equals the model's ``own``, then the one most like the model."""
     counts = Counter(_NUMBER.sub("0", name) for name in names)
     best: tuple[tuple[int, bool, bool, int], Layout] | None = None
-    for table in (*(() if own is None else (own,)), *_tables()):
+    encoders = _encoders() if any("encoder" in name.split(".") for name in counts) else ()
+    for table in (*(() if own is None else (own,)), *_tables(), *encoders):
         unturned = table.fixed.get("positions", "rotary") == "none" and table is not own
         if not table.pairs_as(steps.config) or (unturned and steps.config.positions == "rotary"):
             continue  # it has other rows, or no order of those that RoPE turns
