@@ -383,7 +383,7 @@ def best_layout(names: list[str], steps: StepTable, own: FamilyTable | None) -> 
     """The family that knows most of the names; of equals the model's ``own``, then the one most like the model."""
     counts = Counter(_NUMBER.sub("0", name) for name in names)
     best: tuple[tuple[int, bool, bool, int], Layout] | None = None
-    encoders = _encoders() if any("encoder" in name.split(".") for name in counts) else ()
+    encoders = _encoders() if any(f".{ENCODER}" in f".{name}" for name in counts) else ()
     for table in (*(() if own is None else (own,)), *_tables(), *encoders):
         unturned = table.fixed.get("positions", "rotary") == "none" and table is not own
         if not table.pairs_as(steps.config) or (unturned and steps.config.positions == "rotary"):
