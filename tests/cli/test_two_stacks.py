@@ -199,6 +199,12 @@ def test_a_sweep_of_patch_is_over_the_encoder_and_over_the_decoder_where_it_is_a
         assert "--stack goes with a sweep, without an estimate" in refused.err
 
 
+def test_sources_of_two_lengths_say_that_the_encoder_is_not_compared(tinytf: Tinytf) -> None:
+    ran = tinytf("diff", SOURCE, f"on {SOURCE}", "-m", "tiny-translator", "--target-text", "1994-", "--width", "200")
+    assert ran.status == 0, ran.err
+    assert "the encoder is not compared: the texts have " in ran.out
+
+
 def test_the_encoder_has_no_loss(tinytf: Tinytf) -> None:
     ran = tinytf("grad", SOURCE, "-m", "tiny-translator", "--at", "enc.L0.out")
     assert is_a_clean_error(ran)

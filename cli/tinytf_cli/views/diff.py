@@ -591,6 +591,9 @@ def _incomparable(report: Difference, runs: _Runs, display: DifferenceDisplay) -
         short = step.name.partition(".")[2] if step.name.startswith("L") and "." in step.name else ""
         by_reason.setdefault((step.why, short), []).append(step.name)
     if not display.all and report.steps:
+        whole = next((step.why for step in report.incomparable if step.name == ENC.rstrip(".")), "")
+        if whole:
+            yield note(f"the encoder is not compared: {whole}")
         yield note(f"{count} cannot be compared", "--all shows why")
         return
     yield Heading("not comparable", count)
