@@ -72,11 +72,13 @@ def _line(data: bytes) -> bytes:
 
 
 def checksum(*of: object) -> str:
-    """A checksum of models, tensors and JSON data, 16 digits."""
+    """A checksum of models, with the states that they read, tensors and JSON data, 16 digits."""
     digest = hashlib.sha256()
     for item in of:
         if isinstance(item, nn.Module):
             digest.update("".join(checksum(name, tensor) for name, tensor in item.named_parameters()).encode("ascii"))
+            if (given := getattr(item, "reads", None)) is not None:
+                digest.update(checksum(given.states).encode("ascii"))
         elif isinstance(item, Tensor):
             digest.update(f"{item.dtype} {tuple(item.shape)}".encode("ascii"))
             digest.update(item.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)

@@ -199,9 +199,9 @@ def _banner(report: Difference, runs: _Runs, display: DifferenceDisplay) -> Iter
 
 
 def _names(texts: Sequence[Encoding]) -> list[str]:
-    """The tokens of one or two texts, place by place."""
+    """The tokens of one or two texts, place by place: both where they differ, else as the first text shows it."""
     rows = zip(*(text.tokens for text in texts), strict=False) if texts else ()
-    return [" / ".join({token.id: token.shown for token in row}.values()) for row in rows]
+    return [" / ".join(token.shown for token in (row if row[0].id != row[-1].id else row[:1])) for row in rows]
 
 
 def _texts(texts: Sequence[Encoding], changed: set[int], display: DifferenceDisplay, what: str = "") -> Iterator[Block]:

@@ -98,8 +98,9 @@ def logits_of_rows(
             on_progress(done, len(rows))
         return
     # The trace has the keys and values of the tokens before a change, but no recurrent state, nor the window of a
-    # convolution.
+    # convolution; and a layer that reads a source has two kinds of keys.
     attends = len(trace.steps.attention_layers) == model.config.n_layers and not trace.steps.convolves
+    attends = attends and not any(step.of_source for step, _ in trace.steps.rows)
     length, causal = len(trace.tokens), attends and not model.recomputes
     max_tokens = most_tokens(trace.last_hidden.device)
     starts = [min(intervention.first for intervention in row) if causal else 0 for row in rows]
