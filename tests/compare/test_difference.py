@@ -62,10 +62,11 @@ def test_every_figure_is_that_of_float64_numpy(kind: str) -> None:
     found = difference(side(model), side(model, OTHERS))
     starts = [model.config.start_id] * (model.encoder is not None)
     traces = [record(model, encoding_of([*starts, *ids])) for ids in (IDS, OTHERS)]
-    names = [step.full_name(layer) for step, layer in StepTable(model.config).rows if step.is_tensor]
+    stacks = model.config.stacks.items()
+    names = [at + step.full_name(n) for at, of in stacks for step, n in StepTable(of).rows if step.is_tensor]
     assert [one.name for one in found.steps] == names
     for one in found.steps:
-        a, b = (numbers(trace.step(one.step.name, one.layer)) for trace in traces)
+        a, b = (numbers(trace.stacks[one.stack].step(one.step.name, one.layer)) for trace in traces)
         with np.errstate(invalid="ignore"):
             apart = np.where(a == b, 0.0, np.abs(a - b))
         seen = np.isfinite(a) & np.isfinite(b)
