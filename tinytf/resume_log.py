@@ -21,13 +21,14 @@ _LINE_START, _SUM = b'{"of": ', b', "sum": "'
 class ResumeLog:
     """The results ``found`` so far, JSON data by name; with a ``path``, each is also a line of that file.
 
-    ``of`` is everything that the numbers depend on: models, tensors, JSON data. A file may hold several measurements; a
-    checksum of ``of`` identifies the lines of each, and each line has one of its own. Raises UsageError for a file with
-    anything else in it.
+    ``of`` is everything that the numbers depend on: models, with the states that they read, tensors, JSON data. A file
+    may hold several measurements; a checksum of ``of`` identifies the lines of each, and each line has one of its own.
+    Raises UsageError for a file with anything else in it.
     """
 
     def __init__(self, path: Path | None = None, *of: object) -> None:
-        self.path, self._checksum = path, "" if path is None else checksum(*of)
+        read = [given.states for given in (getattr(one, "reads", None) for one in of) if given is not None]
+        self.path, self._checksum = path, "" if path is None else checksum(*of, *read)
         self.found: dict[str, Any] = {} if path is None else self._read(path)
 
     def add(self, results: Mapping[str, object]) -> None:
@@ -72,13 +73,11 @@ def _line(data: bytes) -> bytes:
 
 
 def checksum(*of: object) -> str:
-    """A checksum of models, with the states that they read, tensors and JSON data, 16 digits."""
+    """A checksum of the weights of models, tensors and JSON data, 16 digits."""
     digest = hashlib.sha256()
     for item in of:
         if isinstance(item, nn.Module):
             digest.update("".join(checksum(name, tensor) for name, tensor in item.named_parameters()).encode("ascii"))
-            if (given := getattr(item, "reads", None)) is not None:
-                digest.update(checksum(given.states).encode("ascii"))
         elif isinstance(item, Tensor):
             digest.update(f"{item.dtype} {tuple(item.shape)}".encode("ascii"))
             digest.update(item.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
