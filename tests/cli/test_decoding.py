@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -193,6 +194,24 @@ def test_the_cache_is_explained_with_the_sums_of_all_steps_first(tinytf: Tinytf,
     ratio = data["without_cache"]["multiply_adds"] / data["with_cache"]["multiply_adds"]
     assert work.split()[0] == "multiply-adds"
     assert work.endswith(f"{ratio:.1f} ×")
+
+
+def test_the_source_is_in_the_counts_of_the_cache_and_every_formula_gives_its_figure(tinytf: Tinytf) -> None:
+    given = ("generate", "the ninth of March 2011", "-m", "tiny-translator", "--max-tokens", "9", "--explain-cache")
+    data = json.loads(tinytf(*given, "--json").out)
+    assert (data["source"], data["source_bytes"]) == (10, 10 * data["bytes_per_token"])
+    assert data["cache_bytes"] == (10 + 9) * data["bytes_per_token"]
+    text = tinytf(*given).out
+    legend = next(line for line in text.splitlines() if "d_model C = " in line)
+    letters = dict(re.findall(r"\b([LCHGDS]) = (\d+)", legend)) | {"t": "9"}
+    formulas = [
+        cell.strip().split(" = ") for line in text.splitlines() for cell in re.split("  +", line) if "·" in cell
+    ]
+    formulas = [pair for pair in formulas if len(pair) == 2]
+    assert len(formulas) == 7
+    for formula, figure in formulas:
+        value = eval(re.sub("[LCHGDSt]", lambda found: letters[found[0]], formula.replace("·", "*")))
+        assert value == int(figure.replace(",", "")), formula
 
 
 def test_the_least_time_of_three_runs_counts(opened: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from architectures import KINDS, config_of, furthest, lively, padding, some_ids
+from architectures import KINDS, SOURCE, config_of, facing, furthest, lively, padding, some_ids
 from covering import along
 from reference import FAMILIES, is_encoder
 from streaming import decoder
@@ -99,6 +99,21 @@ def test_grouped_heads_are_held_once_a_group_and_the_bytes_are_what_info_says() 
     assert sum(one.bytes_per_token for one in use) == cache_bytes_per_token(model.config, 4)
     assert sum(one.allocated_bytes for one in use) == 20 * cache_bytes_per_token(model.config, 4)
     assert sum(one.used_bytes for one in use) == 7 * cache_bytes_per_token(model.config, 4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if config_of(kind).d_source])
+def test_keys_and_values_of_a_source_are_in_the_bytes(kind: str) -> None:
+    model = facing(lively(config_of(kind)))
+    cache = model.cache(20)
+    model.hidden(some_ids(model.config, batch=1, length=7), cache=cache)
+    of_source = sum(
+        2 * len(SOURCE) * layer.n_kv_heads * layer.d_head * 4
+        for layer in map(model.config.at, range(model.config.n_layers))
+    )
+    assert len(SOURCE) * cache_bytes_per_token(model.config, 4, of_source=True) == of_source
+    assert sum(one.used_bytes for one in cache.use()) == 7 * cache_bytes_per_token(model.config, 4) + of_source
+    assert sum(one.allocated_bytes for one in cache.use()) == 20 * cache_bytes_per_token(model.config, 4) + of_source
 
 
 @torch.no_grad()

@@ -178,10 +178,11 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
     E = model.embed.tokens.weight.detach().double().numpy()
     own = next(t.id for t in reversed(live.encoding.tokens) if not t.special and t.id != live.model.tokenizer.mask_id)
     cosines = E @ E[own] / np.maximum(np.linalg.norm(E, axis=1) * np.linalg.norm(E[own]), 1e-300)
+    of_blocks = {name: p.numel() for name, p in model.named_parameters() if name.startswith("blocks.")}
     blocks = [
-        p.numel()
-        for name, p in model.named_parameters()
-        if name.startswith("blocks.") and not re.search("relative|distances", name)
+        size
+        for name, size in of_blocks.items()
+        if not re.search("relative|distances", name) or re.sub(r"\.\d+\.", ".1.", name, count=1) in of_blocks
     ]
     experts = config.at(at).experts  # of which a token has a few, and the rest of the feed-forward
     ffn = [

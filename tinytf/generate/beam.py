@@ -212,8 +212,9 @@ def _require_beams(model: Transformer, beams: int, cached: int) -> None:
     weight, vocabulary = next(model.parameters()), model.config.vocab_size
     if beams > vocabulary:
         raise UsageError(f"{beams:,} beams are more than the {vocabulary:,} tokens that can come next", "4 is usual")
-    rows = beams * (_LOGITS * vocabulary + cached * cache_bytes_per_token(model.config, weight.itemsize))
-    needed = rows + _CANDIDATE * beams**2
+    kept, of_source = (cache_bytes_per_token(model.config, weight.itemsize, of_source=of) for of in (False, True))
+    row = _LOGITS * vocabulary + cached * kept + (cached > 0) * model.tokens_read * of_source
+    needed = beams * row + _CANDIDATE * beams**2
     require_free(f"a step of {beams:,} beams takes", _SHARES * needed, weight.device, "ask for fewer beams; 4 is usual")
 
 

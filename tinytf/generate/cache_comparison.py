@@ -87,24 +87,35 @@ class Spent:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheComparison(Continued[CachedStep]):
-    """Time and work of every step, with a cache and without; ``bytes_per_token`` is the cache's memory for a token."""
+    """Time and work of every step, with a cache and without.
+
+    ``bytes_per_token`` is the cache's memory for a token. Of two stacks, the ``source`` has so many tokens, whose keys
+    and values take ``source_bytes`` beside.
+    """
 
     KIND = "cache_comparison"
     TABLE = ("steps",)
 
     config: ModelConfig
     bytes_per_token: int
+    source: int = 0
+    source_bytes: int = 0
 
     @classmethod
     def begin(cls, about: About, prompt: Encoding, model: Transformer) -> Self:
         """The report before its first step."""
-        cache_bytes = cache_bytes_per_token(model.config, next(model.parameters()).itemsize)
-        return cls(about=about, prompt=prompt, config=model.config, bytes_per_token=cache_bytes)
+        config, size = model.config, next(model.parameters()).itemsize
+        source = model.tokens_read
+        of_source = source * cache_bytes_per_token(config, size, of_source=True)
+        return cls(
+            about=about, prompt=prompt, config=config, bytes_per_token=cache_bytes_per_token(config, size),
+            source=source, source_bytes=of_source,
+        )  # fmt: skip
 
     def works(self, step: CachedStep) -> tuple[StepWork, StepWork]:
         """The work of a step with the cache and without; the first step computes the whole prompt in both."""
-        without = step_work(self.config, step.tokens, cached=False)
-        return (without if step.number == 1 else step_work(self.config, step.tokens, cached=True)), without
+        cached, without = (step_work(self.config, step.tokens, self.source, cached=cached) for cached in (True, False))
+        return (without if step.number == 1 else cached), without
 
     @property
     def spent(self) -> tuple[Spent, Spent]:
@@ -116,7 +127,7 @@ class CacheComparison(Continued[CachedStep]):
     @property
     def cache_bytes(self) -> int:
         """The bytes that the cache holds at the end."""
-        return self.bytes_per_token * self.steps[-1].tokens if self.steps else 0
+        return self.source_bytes + self.bytes_per_token * self.steps[-1].tokens if self.steps else 0
 
     @property
     def check(self) -> Verified | None:
@@ -136,7 +147,7 @@ class CacheComparison(Continued[CachedStep]):
         return f"{what}, for {in_bytes(self.cache_bytes)} of memory."
 
     def _settings(self) -> dict[str, Any]:
-        return {"bytes_per_token": self.bytes_per_token, "runs": RUNS}
+        return {**self.members("bytes_per_token", "source", "source_bytes"), "runs": RUNS}
 
     def _outcome(self) -> dict[str, Any]:
         if not self.steps:

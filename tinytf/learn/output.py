@@ -146,7 +146,9 @@ def cache(live: Live) -> Lesson:
         for (heads, key, value), of in kinds.items()
     )
     per_token = cache_bytes_per_token(config, 1)
-    size = next(transformer.parameters()).itemsize
+    size, read = next(transformer.parameters()).itemsize, transformer.tokens_read
+    kept_once = read * cache_bytes_per_token(config, 1, of_source=True)
+    of_source = f" Those of the {read} tokens of the source, {kept_once:,} numbers, are computed once." * (read > 0)
     question = live.ask("cache").number(
         f"For each token the cache keeps what later tokens need: {layer_note}, {kept}. How many numbers is that?",
         per_token,
@@ -158,11 +160,12 @@ def cache(live: Live) -> Lesson:
             (per_token * count, f"That is all {count} tokens together."),
         ],
         f"Keys and values: {product} = {per_token:,} numbers, {per_token * size:,} bytes per token. The "
-        f"last token computed with the cache differs from the whole pass by at most {_cached_difference(live):.1e}.",
+        f"last token computed with the cache differs from the whole pass by at most {_cached_difference(live):.1e}."
+        + of_source,
     )
     rows = []
     for tokens in dict.fromkeys(min(tokens, config.context) for tokens in (count + 1, 2 * count, config.context)):
-        uncached, cached_work = (step_work(config, tokens, cached=cached).whole for cached in (False, True))
+        uncached, cached_work = (step_work(config, tokens, read, cached=cached).whole for cached in (False, True))
         rows.append((tokens, uncached, cached_work, f"{uncached / cached_work:.1f} ×"))
     return live.lesson(
         "cache", question, LiveTable(("tokens", "multiply-adds without", "with the cache", "saved"), tuple(rows))

@@ -16,7 +16,10 @@ from tinytf.parts import added_conv, ngrams
 
 @dataclass(frozen=True)
 class LayerUse:
-    """The memory of one layer's cache; ``shape`` is the shape of keys and of values, empty for a state."""
+    """The memory of one layer's cache; ``shape`` is the shape of keys and of values, empty for a state.
+
+    The bytes hold what is kept of a source too, of which ``bytes_per_token`` knows nothing.
+    """
 
     layer: int
     shape: tuple[int, ...]
@@ -197,12 +200,13 @@ class LayerCache(_OfOneLayer):
         """The use of this memory; ``number`` is the number of the layer."""
         batch, groups, capacity, width = self.keys.shape
         per_token, tokens = self.allocated // capacity, self.owner.position
+        of_source = sum(kept.nbytes for kept in self._once.values())
         return LayerUse(
             number,
             (batch, groups, capacity, width),
             tokens,
-            per_token * tokens,
-            per_token * capacity,
+            per_token * tokens + of_source,
+            per_token * capacity + of_source,
             per_token,
         )
 

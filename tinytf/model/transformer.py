@@ -269,6 +269,11 @@ class Transformer(nn.Module):
         """The stacks by what their addresses begin with, in the order in which they run; see ``ModelConfig.stacks``."""
         return {"": self} if self.encoder is None else {ENC: self.encoder, "": self}
 
+    @property
+    def tokens_read(self) -> int:
+        """How many tokens the source has that this stack reads; 0 without one."""
+        return 0 if self.reads is None else self.reads.states.shape[1]
+
     def texts(self, own: Any) -> "dict[str, tuple[Transformer, Any]]":
         """The stacks that run on texts, with their encodings: ``own`` for this one, and that of what it reads."""
         texts = {ENC: self.reads and self.reads.trace and self.reads.trace.encoding, "": own}

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from tinytf.config import ModelConfig
-from tinytf.parts.row import Step
 from tinytf.steps.operations.delta import Write
+from tinytf.steps.operations.mix import CrossMix
+from tinytf.steps.operations.scores import CrossScores
 from tinytf.steps.table import table_of
 
 
@@ -13,7 +14,8 @@ class Work:
     """Floating-point operations of one token's forward pass; a multiply-add counts as two.
 
     ``attention`` grows with the number of visible tokens, ``length``; in a layer with a state instead it is the work of
-    writing and reading that.
+    writing and reading that. A model of two stacks has work for each token of its source too, once for all tokens of
+    the text: that of its ``encoder``, and what cross-attention computes of it, ``source``.
     """
 
     projections: int
@@ -21,16 +23,25 @@ class Work:
     feed_forward: int
     head: int
     length: int
+    encoder: int = 0
+    source: int = 0
 
     @property
     def total(self) -> int:
+        """What a token of the text itself takes."""
         return self.projections + self.attention + self.feed_forward + self.head
 
 
-def work_per_token(config: ModelConfig, length: int) -> Work:
-    """The operations for one token that sees ``length`` tokens, without norms, activations and softmax."""
-    totals = dict.fromkeys(("projections", "attention", "feed_forward", "head"), 0)
+def work_per_token(config: ModelConfig, length: int, source: int | None = None) -> Work:
+    """The operations for one token that sees ``length`` tokens, without norms, activations and softmax.
+
+    Cross-attention sees ``source`` tokens, by default as many.
+    """
+    source = length if source is None else source
+    totals = dict.fromkeys(("projections", "attention", "feed_forward", "head", "encoder", "source"), 0)
     table = table_of(config)
+    if config.encoder is not None:
+        totals["encoder"] = work_per_token(config.encoder, source).total
     for step, layer in table.rows:
         is_unrolled = (
             step.core and layer not in table.attention_layers
@@ -41,8 +52,12 @@ def work_per_token(config: ModelConfig, length: int) -> Work:
         window, chunk = (layer_config.window, layer_config.chunk) if layer is not None else (0, 0)
         reach = window if config.causal else 2 * window - 1
         keys = min(length, chunk or reach) if chunk or window else length
+        if isinstance(step.operation, (CrossScores, CrossMix)):
+            keys = source
         operations = 2 * step.operation.multiply_adds(layer_config, step, 1, keys)
-        if layer is None:
+        if step.of_source and not step.core:
+            totals["source"] += operations
+        elif layer is None:
             totals["head"] += operations
         elif step.core or step.is_map or isinstance(step.operation, Write):
             totals["attention"] += operations
@@ -55,9 +70,9 @@ def work_per_token(config: ModelConfig, length: int) -> Work:
 class StepWork:
     """Multiply-adds of one step of generation, in all layers; the text has ``length`` tokens after it.
 
-    ``keys_values`` computes keys and values: of every token, or with a cache of the new one. ``attention`` is the
-    scores of all queries (or of the new one) with all keys, and as much for the values. ``whole`` is the complete step
-    with everything else (queries, output, feed-forward, head; no norms, activations or softmax).
+    ``keys_values`` computes keys and values: of every token and a source's, or with a cache of the new one.
+    ``attention`` is the scores of all queries (or of the new one) with all keys, and as much for the values. ``whole``
+    is the complete step with everything else (queries, output, feed-forward, head; no norms, activations or softmax).
     """
 
     length: int
@@ -69,41 +84,37 @@ class StepWork:
         return {"keys_values": self.keys_values, "attention": self.attention, "multiply_adds": self.whole}
 
 
-def step_work(config: ModelConfig, length: int, *, cached: bool) -> StepWork:
+def step_work(config: ModelConfig, length: int, source: int = 0, *, cached: bool) -> StepWork:
     """The work of one step of generation, by formula.
 
     Without a cache all ``length`` tokens go through the stack again, and each is multiplied with all ``length`` keys,
-    masked ones included; only the last token goes through the head.
+    masked ones included; only the last token goes through the head. The states of a ``source`` of so many tokens are
+    there already, and without a cache their keys and values are computed again.
     """
-    tokens = 1 if cached else length
-    work = work_per_token(config, length)
+    tokens, again = (1, 0) if cached else (length, source)
+    work = work_per_token(config, length, source)
     body = work.projections + work.attention + work.feed_forward
+    table = table_of(config)
     return StepWork(
         length,
         keys_values=sum(
-            _keys_values_work(config.at(layer), step, tokens)
-            for step, layer in table_of(config).rows
-            if layer in table_of(config).attention_layers
+            step.operation.multiply_adds(config.at(layer), step, again if step.of_source else tokens, 0)
+            for step, layer in table.rows
+            if layer in table.attention_layers and step.role in ("k", "v") and not step.core and step.operation
         ),
         attention=tokens * work.attention // 2,
-        whole=(tokens * body + work.head) // 2,
+        whole=(tokens * body + again * work.source + work.head) // 2,
     )
 
 
-def _keys_values_work(config: ModelConfig, step: Step, tokens: int) -> int:
-    """The multiply-adds of a step that computes keys or values; 0 for other steps."""
-    if step.role not in ("k", "v") or step.core or step.operation is None:
-        return 0
-    return step.operation.multiply_adds(config, step, tokens, 0)
-
-
-def cache_bytes_per_token(config: ModelConfig, bytes_per_number: int) -> int:
+def cache_bytes_per_token(config: ModelConfig, bytes_per_number: int, *, of_source: bool = False) -> int:
     """Keys and values of one token in all layers with attention: key-value heads · (d_head + d_value) · bytes each.
 
-    An indexer adds its own key.
+    An indexer adds its own key. Those of a token ``of_source`` are in the layers with cross-attention.
     """
     layers = map(config.at, table_of(config).attention_layers)
     return bytes_per_number * sum(
-        layer.n_kv_heads * (layer.d_head + layer.value_width) + (0 if layer.shares_index else layer.index_width)
+        (layer.d_source > 0) * layer.n_kv_heads * (layer.d_head + layer.value_width) if of_source
+        else layer.n_kv_heads * (layer.d_head + layer.value_width) + (0 if layer.shares_index else layer.index_width)
         for layer in layers
-    )
+    )  # fmt: skip

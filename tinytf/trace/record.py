@@ -187,9 +187,9 @@ def recording_bytes(
 
 def _require_room(model: Transformer, tokens: int, rows: int, layers: Collection[int]) -> None:
     weight, count = next(model.parameters()), len(layers)
-    source = 0 if model.reads is None else model.reads.states.shape[1]
     needed, one_layer = (
-        recording_bytes(model.config, tokens, rows, weight.itemsize, subset, source) for subset in (layers, (0,))
+        recording_bytes(model.config, tokens, rows, weight.itemsize, subset, model.tokens_read)
+        for subset in (layers, (0,))
     )
     if needed < UNASKED or needed <= (free := free_bytes(weight.device)):
         return

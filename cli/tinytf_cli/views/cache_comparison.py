@@ -34,7 +34,7 @@ def cache_comparison(
         return
     yield from sentence_after(report)
     yield from _totals(complete)
-    yield from _formulas(complete.config, complete.steps[-1].tokens)
+    yield from _formulas(complete.config, complete.steps[-1].tokens, complete.source)
     yield from _steps(complete, model.tokenizer, bars=not terminal.plain)
     assert complete.check is not None, "there are steps"
     yield from check_line(complete.check)
@@ -72,9 +72,12 @@ def _totals(report: CacheComparison) -> Iterator[Block]:
         ]
     )
     widths = f"({config.d_head} + {config.value_width})"
-    size = f"{len(table_of(config).attention_layers)} layers · {config.n_kv_heads} heads · "
+    size = f"{plural(len(table_of(config).attention_layers), 'layer')} · {plural(config.n_kv_heads, 'head')} · "
     size = f"{size}{widths}" if config.value_width != config.d_head else f"2 · {size}{config.d_head}"
-    yield note(f"{in_bytes(report.bytes_per_token)} a token: {size} numbers; timed in turns")
+    if cache_bytes_per_token(config, 1) != _of_a_key(config):
+        size = f"{cache_bytes_per_token(config, 1):,}"
+    beside = f", and as many for each of {report.source:,} tokens of the source" * (report.source > 0)
+    yield note(f"{in_bytes(report.bytes_per_token)} a token: {size} numbers{beside}; timed in turns")
 
 
 def _steps(report: CacheComparison, tokenizer: Tokenizer, *, bars: bool) -> Iterator[Block]:
@@ -112,35 +115,53 @@ def _rows(step: CachedStep, widest: int) -> list[Span]:
     return [Span("▒" * (round(step.tokens / scale) - new), "dim"), Span("█" * new, "k")]
 
 
-def _formulas(config: ModelConfig, t: int) -> Iterator[Block]:
-    """The textbook formulas for the work, evaluated for this model after ``t`` tokens."""
+def _formulas(config: ModelConfig, t: int, source: int) -> Iterator[Block]:
+    """The textbook formulas for the work after ``t`` tokens, each where it gives this model's figure."""
     c, layers = config.d_model, len(table_of(config).attention_layers)
     letters = {"L": layers, "C": c, "H": config.n_heads, "G": config.n_kv_heads, "D": config.d_head}
-    words = ("layers", "d_model", "heads", "KV heads", "d_head")
+    words = ["layers", "d_model", "heads", "KV heads", "d_head"]
+    if source:
+        letters, words = {**letters, "S": source}, [*words, "source"]
     legend = ", ".join(
         f"{word} {letter} = {size:,}" for (letter, size), word in zip(letters.items(), words, strict=True)
     )
-    cached, plain = step_work(config, t, cached=True), step_work(config, t, cached=False)
-    yield Heading(f"the formulas at t = {t:,}", legend, "k")
-    is_wide = config.value_width != config.d_head
-    width = f"(D + {config.value_width})" if is_wide else "2·D"
-    keys, scores = "(their matrices)" if config.kv_rank else f"L·C·G·{width}", f"L·H·{width}"
-    numbers = cache_bytes_per_token(config, 1) * t
-    rows = [
-        ("keys and values", f"t·{keys}", plain.keys_values, keys, cached.keys_values),
-        ("scores and values", f"t²·{scores}", plain.attention, f"t·{scores}", cached.attention),
-        ("whole step", "", plain.whole, "", cached.whole),
-        ("order of attention", "L·t²·C", layers * t * t * c, "L·t·C", layers * t * c),
-        ("numbers kept", "", 0, f"t·L·G·{width}", numbers),
+    cached, plain = (step_work(config, t, source, cached=cached) for cached in (True, False))
+    yield Heading(f"the formulas at t = {t:,}", "", "k")
+    yield note(legend)
+    width = f"(D + {config.value_width})" if config.value_width != config.d_head else "2·D"
+    of_key = _of_a_key(config)
+    of_score = layers * config.n_heads * (config.d_head + config.value_width)
+    seen, count_seen, squared = ("(t + S)", t + source, "t·(t + S)") if source else ("t", t, "t²")
+    kept = cache_bytes_per_token(config, 1) * t + cache_bytes_per_token(config, 1, of_source=True) * source
+    keys, scores = f"L·C·G·{width}", f"L·H·{width}"
+    rows = ("keys and values", "scores and values", "whole step", "order of attention", "numbers kept")
+    without = [
+        (f"{seen}·{keys}", count_seen * c * of_key, plain.keys_values),
+        (f"{squared}·{scores}", t * count_seen * of_score, plain.attention),
+        ("", 0, plain.whole),
+        (f"L·{squared}·C", layers * t * count_seen * c, layers * t * count_seen * c),
+        ("", 0, 0),
     ]
-    columns = [Column("", [row[0] for row in rows], said="part")]
-    for title, index in (("without the cache", 1), ("with it", 3)):
-        parts = [(row[index], f"{row[index + 1]:,}") for row in rows]
+    with_it = [
+        (keys, c * of_key, cached.keys_values),
+        (f"{seen}·{scores}", count_seen * of_score, cached.attention),
+        ("", 0, cached.whole),
+        (f"L·{seen}·C", layers * count_seen * c, layers * count_seen * c),
+        (f"{seen}·L·G·{width}", count_seen * of_key, kept),
+    ]
+    columns = [Column("", list(rows), said="part")]
+    for title, formulas in (("without the cache", without), ("with it", with_it)):
+        parts = [(formula if gives == figure else "", f"{figure:,}") for formula, gives, figure in formulas]
         cells = [f"{formula} = {figure}" if formula else figure for formula, figure in parts]
         columns.append(Column(title, cells, narrow=[figure for _, figure in parts]))
     yield Table(columns)
     share = f"{100 * plain.attention / plain.whole:.1f} %"
     yield note(f"attention is {share} of the uncached step; the rest grows with t, not t²")
+
+
+def _of_a_key(config: ModelConfig) -> int:
+    """The numbers of the keys and values of a token, if all layers with attention are alike."""
+    return len(table_of(config).attention_layers) * config.n_kv_heads * (config.d_head + config.value_width)
 
 
 def _ms(seconds: float) -> str:

@@ -148,10 +148,12 @@ def _figures(report: Info) -> list[tuple[str, str, str]]:
         ("  feed-forward", _flops(work.feed_forward), _feed_forward_formula(c)),
         ("  head", _flops(work.head), "2 · d_model · V"),
     ]
+    if c.d_source:
+        rows.append(("  a token of the source", _flops(work.encoder + work.source), "the encoder, W_XK and W_XV; once"))
     if c.causal:
-        cache = report.cache_bytes["fp32"]
+        cache, beside = report.cache_bytes["fp32"], "; as much for a source as long" * (c.d_source > 0)
         rows.append(("KV cache per token, fp32", in_bytes(cache), f"{layers} · G · {_both_widths(c)} · 4 bytes"))
-        rows.append(("KV cache, full context", in_bytes(cache * c.context), f"× {c.context:,} tokens"))
+        rows.append(("KV cache, full context", in_bytes(cache * c.context), f"× {c.context:,} tokens{beside}"))
     trace = report.trace_bytes
     rows.append((f"trace of {trace['tokens']:,} tokens, fp32", in_bytes(trace["fp32"]), "what recording keeps"))
     return rows

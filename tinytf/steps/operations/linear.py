@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
-from tinytf.parts.row import Step
+from tinytf.parts.row import TEXT_AXES, Step
 from tinytf.steps import linear
 from tinytf.steps.operations.lookup import TOKEN_TABLE
 from tinytf.steps.operations.operation import (
@@ -117,9 +117,9 @@ class Linear(Operation):
         return Summand(f"{to.symbol}·{transposed}", g.values @ to.site.weight.detach(), inputs=(g,))
 
     def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
-        if "token" not in step.axes:
+        if not set(TEXT_AXES) & set(step.axes):
             return 0  # computed once, independent of the text
-        sizes = {**config.sizes, "token": tokens}
+        sizes = {**config.sizes, **dict.fromkeys(TEXT_AXES, tokens)}
         return sizes[step.reads] * math.prod(sizes[axis] for axis in step.axes)
 
 

@@ -20,10 +20,12 @@ _SLOWER = 1.5
 def training_flops(config: ModelConfig, length: int) -> int:
     """Floating point operations that one token costs, forward and backward, in windows of ``length`` tokens.
 
-    Three times the forward pass: 6 per weight, plus attention to the whole window (Chowdhery et al. 2022,
-    "PaLM", appendix B). Recomputed or frozen parts do not change it.
+    Of two stacks, a token of the target and one of the source. Three times the forward pass: 6 per weight, plus
+    attention to the whole window (Chowdhery et al. 2022, "PaLM", appendix B). Recomputed or frozen parts do not
+    change it.
     """
-    return 3 * work_per_token(config, length).total
+    work = work_per_token(config, length)
+    return 3 * (work.total + work.encoder + work.source)
 
 
 @torch.no_grad()
