@@ -188,16 +188,16 @@ def _require_cache(cache: KVCache, prompt: int, tokens: int, samples: int) -> No
 def _require_looking(config: ModelConfig, looking: Looking | None) -> None:
     if looking is None:
         return
-    layers, layer = config.n_layers, looking.layer
-    heads = config.at(layer if layer in range(layers) else None).n_heads
-    for kind, number, count in (("layer", layer, layers), ("head", looking.head, heads)):
-        if number is not None and not 0 <= number < count:
-            raise UsageError(f"there is no {kind} {number}", f"the model has {count}: 0 to {count - 1}")
-    attending = table_of(config).attention_layers
+    layers, layer, attending = config.n_layers, looking.layer, table_of(config).attention_layers
     if not attending:
         raise UsageError("no layer of this model has attention weights", "generate without --watch and --head")
-    if looking.layer is not None and looking.layer not in attending:
-        raise UsageError(f"layer {looking.layer} has no attention weights", f"layers {span(attending)} have")
+    if layer is not None and layer not in range(layers):
+        raise UsageError(f"there is no layer {layer}", f"the model has {layers}: 0 to {layers - 1}")
+    if layer is not None and layer not in attending:
+        raise UsageError(f"layer {layer} has no attention weights", f"layers {span(attending)} have")
+    heads = config.at(layer).n_heads
+    if looking.head is not None and looking.head not in range(heads):
+        raise UsageError(f"there is no head {looking.head}", f"the model has {heads}: 0 to {heads - 1}")
 
 
 class _Seen:
