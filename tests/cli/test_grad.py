@@ -366,3 +366,12 @@ def test_weights_are_grouped(tinytf: Tinytf, decoder: Path, by: str) -> None:
         trace = load(str(decoder)).grad(SENTENCE)
         total = math.hypot(*(float(gradient.norm()) for gradient in trace.parameters.values()))
         assert math.hypot(*(row["gradient_norm"] for row in rows)) == pytest.approx(total, rel=1e-5)
+
+
+def test_gradients_as_small_as_those_of_a_certain_target_are_not_shown_as_zero(tinytf: Tinytf) -> None:
+    given = ("grad", "the ninth of March 2011", "-m", "tiny-translator", "--target-text", "2011-03-09")
+    text, data = tinytf(*given).out, json.loads(tinytf(*given, "--json").out)
+    assert "+0.0000" not in text
+    added = max(data["saliency"]["gradient_times_input"], key=abs)
+    assert f"({added:+.1e} nats)" in next(line for line in text.splitlines() if line.startswith("depends most on"))
+    assert any(line.split()[2:3] == [f"{added:+.1e}"] for line in text.splitlines())

@@ -46,6 +46,7 @@ from tinytf_cli.views.parts import (
     note,
     one_form,
     share_column,
+    shown_in,
     signed_bars,
     titled,
     verdict,
@@ -135,9 +136,9 @@ def _verdict(report: Backward, shown: Shown) -> Iterator[Block]:
     yield titled("gradient ", [word, *norms, f", most in L{layer}: ", most, " times"], "residual")
     of, position, added = report.strongest
     token = Span(f"{position} {labels(trace, AXES[of])[position]}", "strong")
-    on: list[Piece] = [f"most on {of} ", token, " (", Figure(added, "%+.4f"), " nats)"]
+    on: list[Piece] = [f"most on {of} ", token, " (", Figure(added, shown_in("%+.4f", added)), " nats)"]
     for top, head, strength in report.heads.ranked[:1]:
-        on += [" and on head ", Span(f"L{top}H{head}", "strong"), " (", Figure(strength, "%.4f"), ")"]
+        on += [" and on head ", Span(f"L{top}H{head}", "strong"), " (", Figure(strength, "%.4g"), ")"]
     yield titled("depends ", on, "attention")
 
 
@@ -272,7 +273,9 @@ def _tokens(
         signed_bars("integrated" if integrated else "adds", [added[position] for position in keep], "%+.4f", most),
     ]
     if integrated:
-        columns.append(Column("gradient × input", [Figure(first_order[i], "%+.4f") for i in keep], "right"))
+        columns.append(
+            Column("gradient × input", [Figure(first_order[i], shown_in("%+.4f", most)) for i in keep], "right")
+        )
     yield Table(columns)
     if len(keep) < len(names):
         yield note(f"the strongest {len(keep)} of {len(names)} {text}s", "--all shows the others")

@@ -249,7 +249,13 @@ def share_column(
 def signed_bars(title: str, values: Sequence[float], form: str = "%+.3f", full: float | None = None) -> Column:
     """Numbers, each with a bar on its own side of 0, whole at ``full`` or at the largest."""
     full = full_scale(values) if full is None else full
-    return Column(title, [Signed(value, full, form) for value in values])
+    return Column(title, [Signed(value, full, shown_in(form, full)) for value in values])
+
+
+def shown_in(form: str, largest: float) -> str:
+    """A printf format, or powers of ten where the ``largest`` of the figures has fewer than two digits in it."""
+    is_small = form.endswith("f") and 0 < abs(largest) < 10 ** (1 - int(form[-2]))
+    return f"{form.split('.')[0]}.1e" if is_small else form
 
 
 def one_form(values: Iterable[float | None], sign: bool = False) -> str:
