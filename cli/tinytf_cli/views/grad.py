@@ -138,7 +138,8 @@ def _verdict(report: Backward, shown: Shown) -> Iterator[Block]:
     token = Span(f"{position} {labels(trace, AXES[of])[position]}", "strong")
     on: list[Piece] = [f"most on {of} ", token, " (", Figure(added, shown_in("%+.4f", added)), " nats)"]
     for top, head, strength in report.heads.ranked[:1]:
-        on += [" and on head ", Span(f"L{top}H{head}", "strong"), " (", Figure(strength, "%.4g"), ")"]
+        by = Figure(strength, shown_in("%.4f", strength))
+        on += [" and on head ", Span(f"L{top}H{head}", "strong"), " (", by, ")"]
     yield titled("depends ", on, "attention")
 
 
