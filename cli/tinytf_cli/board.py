@@ -78,6 +78,6 @@ class Board:
         if self._began is None or step < self._began[1]:
             self._began = now, step
         elapsed, done = now - self._began[0], step - self._began[1]
-        if history.seconds_left is not None or not done:
+        if history.seconds_left is not None or not done or history.planned is None:
             return history.seconds_left
-        return elapsed / done * (history.steps - step)
+        return elapsed / done * (history.planned - step)

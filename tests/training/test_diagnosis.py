@@ -81,6 +81,19 @@ def test_every_fault_has_its_threshold() -> None:
     assert verdict_of(curve(np.full(50, 9.0))) is None, "nothing is said of the first hundred steps"
 
 
+@pytest.mark.parametrize(("ending", "said"), [(np.nan, "NaN"), (np.inf, "∞"), (-np.inf, "−∞")])
+@pytest.mark.parametrize("before", [0, 1, 30, 400])
+def test_a_loss_that_is_not_finite_and_stays_so_is_told_at_any_step(ending: float, said: str, before: int) -> None:
+    falling = np.linspace(7.0, 3.0, before)
+    for after in (1, 60):
+        verdict = verdict_of(curve(np.concatenate([falling, np.full(after, ending)])))
+        assert verdict is not None
+        assert verdict.fault == "diverged"
+        assert verdict.text == f"diverged: the loss is {said} since step {before + 1}"
+    passed = verdict_of(curve(np.concatenate([falling, [ending], np.full(5, 3.0)])))
+    assert passed is None, "a step that a scaler skips is no end"
+
+
 OBJECTIVES = {
     "causal": {"objective": "causal"},
     "masked": {"objective": "masked", "vocab_size": 0},

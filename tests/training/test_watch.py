@@ -2,8 +2,9 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,14 @@ from training_runs import STORY, metrics_of, train
 import tinytf
 from tinytf.errors import UsageError
 from tinytf.runs.reader import read_history
+from tinytf.runs.runs import RunReport
 from tinytf.runs.verdict import verdict_of
 from tinytf.training.data.baselines import COMPARED
 from tinytf.training.recipe import Recipe
+from tinytf_cli.paint.painter import paint
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.run import RunDisplay
+from tinytf_cli.views.run import run as run_blocks
 
 
 class Attention(nn.Module):
@@ -261,6 +267,34 @@ def test_the_recipe_of_a_watched_run_names_the_model_and_how_far_it_went(tmp_pat
     loop(tmp_path, 3)
     recipe = json.loads((tmp_path / "recipe.json").read_text("utf-8"))
     assert (recipe["watched"], recipe["steps"], recipe["lr"]) == ("Net", 3, 3e-3)
+
+
+def board_of(run: Path) -> str:
+    report = RunReport("run", run, read_history(run))
+    return "\n".join(paint(run_blocks(report, Terminal(), RunDisplay()), Terminal()))
+
+
+def test_nothing_is_said_of_the_rest_of_a_loop_that_planned_no_steps(tmp_path: Path) -> None:
+    """Neither while it trains, nor once an error has ended it; one that ends by itself is finished."""
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for name, planned, ends in (("a", 0, True), ("b", 0, False), ("c", 40, False)):
+        run = tmp_path / name
+        with suppress(ZeroDivisionError), tinytf.watch(model, optimizer, run=run, steps=planned) as watch:
+            for step in range(6):
+                model(counted(step)[:, :-1], counted(step)[:, 1:])[1].backward()
+                optimizer.step()
+                watch.step(1.0)
+                history = read_history(run)
+                assert (history.planned, history.finished) == (planned or None, False)
+                assert (history.seconds_left is None) or planned
+            assert ("of 40" in board_of(run)) == (planned == 40)
+            assert planned or not re.search(r"step \d+ of|%|left", board_of(run))
+            assert ends or 1 / 0
+        history = read_history(run)
+        assert (history.finished, history.planned) == (ends, 6 if ends else planned or None)
+        summary = RunReport("run", run, history).summary()
+        assert (summary["state"] == "finished", summary["steps"]) == (ends, history.planned)
 
 
 class Operations(TorchDispatchMode):

@@ -149,6 +149,11 @@ class History:
         return int(self.recipe["steps"])
 
     @property
+    def planned(self) -> int | None:
+        """Steps that the recipe plans; None for a watched loop that did not say how many it takes."""
+        return self.steps if self.recipe.get("planned", True) else None
+
+    @property
     def sample(self) -> Sample | None:
         """The latest sample; None before the first."""
         return self.samples[-1] if self.samples else None
@@ -305,10 +310,14 @@ class History:
     def seconds_left(self) -> float | None:
         """Seconds for the remaining steps at the pace of the last quarter of speed lines; None before there are two.
 
+        None too where nobody knows how many remain.
+
         Only lines of one process are compared, since its clock starts at 0.
         """
         if self.finished:
             return 0.0
+        if self.planned is None:
+            return None
         step, seconds = self.speed.step, self.speed.seconds
         if step.size < 2:
             return None

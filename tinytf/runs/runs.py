@@ -118,7 +118,7 @@ class RunReport(_Streamed):
             "state": "finished" if history.finished else "stopped" if self.stopped else "unfinished",
             "problem": "",
             "step": history.last,
-            "steps": history.steps,
+            "steps": history.planned,
             **last,
             "best_held_out": None if history.best is None else _held_out(history, *history.best),
             "epochs": history.epochs,
@@ -356,7 +356,7 @@ def follow(name: str, reader: RunReader, every: int, interval: float) -> Iterato
         yield from _news(history, last, every)
         last = history.last
         if stopped and not history.finished:
-            yield {"type": "stopped", "step": last, "steps": history.steps}
+            yield {"type": "stopped", "step": last, "steps": history.planned}
             return
 
 
@@ -374,4 +374,4 @@ def _news(history: History, after: int, every: int) -> Iterator[dict[str, Any]]:
         (sample.step, 3, {"type": "sample", **vars(sample)}) for sample in history.samples if sample.step > after
     ]
     for step, _, event in sorted(events, key=lambda item: item[:2]):
-        yield {"type": event["type"], "step": step, "steps": history.steps, **event}
+        yield {"type": event["type"], "step": step, "steps": history.planned, **event}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tinytf.runs.history import History
+from tinytf.sentences import sign_of
 
 _LEAST = 100
 """Steps before anything is said."""
@@ -35,7 +36,14 @@ class Verdict:
 
 
 def verdict_of(history: History) -> Verdict | None:
-    """The first fault of FAULTS that a run has after its first hundred steps; None for a healthy run."""
+    """The first fault of FAULTS that a run has after its first hundred steps; None for a healthy run.
+
+    A loss that is not finite, and has not been since some step, is one of any step.
+    """
+    finite = np.flatnonzero(np.isfinite(history.loss))
+    if history.step.size and (ended := int(finite[-1]) + 1 if finite.size else 0) < history.step.size:
+        since = f"the loss is {sign_of(float(history.loss[-1]))} since step {history.step[ended]:,}"
+        return Verdict("diverged", f"diverged: {since}")
     if history.step.size < _LEAST or history.recent_loss is None:
         return None
     for name, text_of in FAULTS.items():

@@ -145,8 +145,9 @@ class Watch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._pace.write(self.progress.step, last=True)
         self._ends.close()
-        if not self._steps and self.progress.step:
-            self.recipe = self._with_steps(self.progress.step)
+        if error is None and not self._steps and self.progress.step:
+            self._steps = self.progress.step
+            self.recipe = self._with_steps(self._steps)
             self._write_recipe()
 
     def held_out(self, loss: float) -> None:
@@ -185,6 +186,7 @@ class Watch:
     def _write_recipe(self) -> None:
         fields = self.recipe.to_dict()
         fields |= {"watched": type(self.model).__name__, "lr": self.optimiser.param_groups[0]["lr"]}
+        fields |= {"planned": bool(self._steps)}
         write_state(
             self.out / RECIPE, to_json({name: fields[name] for name in fields if name not in ("clip", "held_out")})
         )

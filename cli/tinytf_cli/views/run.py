@@ -122,8 +122,12 @@ def run(report: RunReport, terminal: Terminal, display: RunDisplay) -> Iterator[
     history, layout = report.history, display.layout
     assert history is not None
     yield Line([Span(printable(report.name, spaces=False), "strong"), Span(f" · {_state(history, display)}", "dim")])
-    share = min(1.0, history.last / history.steps)
-    yield Bars([Bar(f"step {history.last:,} of {history.steps:,}", share, f"{100 * share:.0f} %", "v")], track=True)
+    if history.planned is None:
+        yield Line(f"step {history.last:,}", indent=2)
+    else:
+        share = min(1.0, history.last / history.planned)
+        name = f"step {history.last:,} of {history.planned:,}"
+        yield Bars([Bar(name, share, f"{100 * share:.0f} %", "v")], track=True)
     yield from _number_lines(_numbers(history, display), terminal)
     if history.skipped:
         yield Line(Span(f"{history.skipped:,} lines of metrics.jsonl cannot be read", "bad"), indent=2)

@@ -154,7 +154,7 @@ def _numbers(run: RunReport) -> list[str | Span]:
     if history is None:
         return [""] * len(_NUMBERS)
     return [
-        f"{history.last:,} of {history.steps:,}",
+        f"{history.last:,}" if history.planned is None else f"{history.last:,} of {history.planned:,}",
         loss_in_words(float(history.loss[-1])) if history.step.size else "",
         Span(loss_in_words(history.best[1]), "strong") if history.best else "",
         f"{history.best[0]:,}" if history.best else "",
@@ -178,7 +178,9 @@ def _state(run: RunReport) -> Span:
         )
     if history.finished:
         return Span("finished", "good")
-    share = f"{100 * history.last // history.steps} %"
+    if history.planned is None:
+        return Span("stopped" if run.stopped else "trains")
+    share = f"{100 * history.last // history.planned} %"
     if run.stopped:
         return Span(f"stopped at {share}")
     left = "" if history.seconds_left is None else f", {duration(history.seconds_left)} left"
