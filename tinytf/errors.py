@@ -35,7 +35,7 @@ def at_line(number: int, name: str) -> Iterator[None]:
 
 
 class UnevenError(UsageError):
-    """Two texts with different numbers of tokens, which a question compares token by token."""
+    """Two texts with different numbers of tokens, or the same ones, which a question compares token by token."""
 
 
 class ConfigError(UsageError):

@@ -61,10 +61,11 @@ UNEVEN: dict[str, dict[str, Any]] = {
 """The questions that compare both texts of a pair token by token, beside circuits."""
 
 
+@pytest.mark.parametrize("corrupt", ["Oh. {corrupt}", "{clean}"])
 @pytest.mark.parametrize("question", UNEVEN)
-def test_one_uneven_pair_of_a_file_is_left_out_and_counted(tiny: tinytf.Model, question: str) -> None:
+def test_one_uneven_pair_of_a_file_is_left_out_and_counted(tiny: tinytf.Model, question: str, corrupt: str) -> None:
     rows = [json.loads(line) for line in PLACES.read_text("utf-8").splitlines()[:4]]
-    uneven = {**rows[0], "corrupt": f"Oh. {rows[0]['corrupt']}"}
+    uneven = {**rows[0], "corrupt": corrupt.format(**rows[0])}
     whole = ask(tiny, question, rows, **UNEVEN[question])
     report = ask(tiny, question, [*rows[:2], uneven, *rows[2:]], **UNEVEN[question])
     assert torch.equal(report.quantities[0].values, whole.quantities[0].values)

@@ -82,7 +82,6 @@ def test_what_is_no_pair_is_refused_by_its_line(name: str, text: str, message: s
     [
         ({"answer": "elephantine"}, "answer 'elephantine' is"),
         ({"versus": "were"}, "answer and versus are one token"),
-        ({"corrupt": "The cats"}, "both texts have the same tokens"),
         ({"clean": "The cats " * 200}, "the text has 401 tokens, and tiny takes at most 256"),
         ({"clean": "In 17", "corrupt": "In 18", "answer": "45"}, "answer '45' is not one token after 'In 17'"),
     ],
@@ -98,18 +97,22 @@ def test_a_pair_that_the_model_cannot_answer_is_refused_by_its_line(
     assert "--truncate" not in caught.value.hint
 
 
-def test_uneven_pairs_are_left_out_and_named_and_refused_if_no_other_is_left(
-    model: tinytf.Model, tmp_path: Path
+@pytest.mark.parametrize(
+    ("corrupt", "message"),
+    [("The two cats", "the texts have 2 and 3 tokens"), ("The cats", "both texts have the same tokens")],
+)
+def test_pairs_that_cannot_be_compared_are_left_out_and_named_and_refused_if_no_other_is_left(
+    corrupt: str, message: str, model: tinytf.Model, tmp_path: Path
 ) -> None:
     path = tmp_path / "p.jsonl"
-    path.write_text(f"{GOOD}\n{of({'corrupt': 'The two cats'})}", "utf-8")
+    path.write_text(f"{GOOD}\n{of({'corrupt': corrupt})}", "utf-8")
     pairs = PairSet.read(path)
     encoded = pairs.encoded(model)
     assert [each.pair.number for each in encoded] == [1]
     assert pairs.left_out_of(encoded) == (3,)
     assert pairs.left_out_of(pairs.encoded(model, even=False)) == ()
-    path.write_text(of({"corrupt": "The two cats"}), "utf-8")
-    with pytest.raises(UsageError, match=r"line 1 of .*: the texts have 2 and 3 tokens"):
+    path.write_text(of({"corrupt": corrupt}), "utf-8")
+    with pytest.raises(UsageError, match=f"line 1 of .*: {message}"):
         PairSet.read(path).encoded(model)
 
 

@@ -183,15 +183,16 @@ class PairSet(Report):
         metric: str | MetricFunction | None = None,
         answer: Answer = None,
     ) -> tuple[EncodedPair, ...]:
-        """The pairs as tokens of the model; with ``even``, without those whose texts differ in their number of tokens.
+        """The pairs as tokens of the model; with ``even``, without those that cannot be compared token by token.
 
+        Those are the pairs whose texts differ in their number of tokens, and those whose texts are the same.
         ``metric`` is what is asked of them, by default ``logit_diff``, and ``answer`` stands for the answers of all
         pairs, such as a set of words.
 
         An answer is a word as it would continue its text: with a space before it where the vocabulary has such a
         token, and without one where a digit follows a digit. ``#ID`` names any other token.
 
-        Raises UsageError, with the line, for an answer that is not one token, for equal texts, and if no pair is even.
+        Raises UsageError, with the line, for an answer that is not one token, and if no pair is even.
         """
         wanted, encoded, errors = Asked.of(model, metric, answer), [], []
         for pair in self.pairs:
@@ -204,7 +205,7 @@ class PairSet(Report):
         return tuple(encoded)
 
     def left_out_of(self, encoded: Sequence[EncodedPair]) -> tuple[int, ...]:
-        """The lines of the pairs that are not among ``encoded``, as their texts are uneven."""
+        """The lines of the pairs that are not among ``encoded``, as their texts are uneven or the same."""
         kept = {id(each.pair) for each in encoded}
         return tuple(pair.number for pair in self.pairs if id(pair) not in kept)
 
@@ -223,7 +224,7 @@ class PairSet(Report):
                     "change words so that both have the same number of tokens",
                 )
             if even and clean.ids == corrupt.ids:
-                raise UsageError("both texts have the same tokens")
+                raise UnevenError("both texts have the same tokens", "change a word of one")
             if asked.continues:
                 clean, corrupt = (continued(model, text, asked.continues) for text in (clean, corrupt))
         return EncodedPair(pair, clean, corrupt, asked)

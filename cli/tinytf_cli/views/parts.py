@@ -312,8 +312,8 @@ def uneven(lines: Sequence[int], of: str = "") -> Iterator[Block]:
     """A note about pairs, ``of`` a file, that were left out: their lines."""
     if lines:
         named = first_of([f"{line:,}" for line in lines], 8)
-        words = "as its texts have" if len(lines) == 1 else "as their texts have"
-        yield note(f"left out line{'s' * (len(lines) > 1)} {named}{of}, {words} different numbers of tokens")
+        texts = f"{'its' if len(lines) == 1 else 'their'} texts have different numbers of tokens, or the same"
+        yield note(f"left out line{'s' * (len(lines) > 1)} {named}{of}, as {texts}")
 
 
 def head_map(

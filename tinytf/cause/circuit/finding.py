@@ -40,7 +40,7 @@ _SAME = 1e-5
 class Circuit(Report):
     """The edges of a model that keep a share of the lead of answers over versus, in ``n_pairs`` pairs of ``pairs``.
 
-    ``uneven`` are the lines of pairs that were left out, as their texts have different numbers of tokens.
+    ``uneven`` are the lines of pairs that were left out, as their texts have different numbers of tokens, or the same.
     ``clean`` and ``corrupt`` are the mean leads, or another ``metric``, in the plain runs, ``effect`` their difference,
     and ``separated`` counts the pairs whose lead is larger in the clean one. ``faithfulness`` is (lead of the circuit −
     corrupt) / (clean − corrupt), a ratio of means; ``complement`` that of the run of all other edges (Marks et al.

@@ -110,7 +110,7 @@ class OverPairs(Report):
     ``metric`` is what was followed in its runs, by default the lead of the answer.
 
     ``examples`` are the measured pairs, of ``n_pairs``; ``uneven`` are the lines of those that were left out, as their
-    texts have different numbers of tokens. ``rows`` × ``quantities`` hold the numbers. ``sweep`` says what
+    texts have different numbers of tokens, or the same. ``rows`` × ``quantities`` hold the numbers. ``sweep`` says what
     every row is one of, where steps were changed one by one; ``columns`` name the positions of its map. Examples are
     ranked by the first quantity of the row ``by``, an index. ``checks`` compare a padded batch with the run of one
     pair, and are the worst of what each pair must fulfil.
