@@ -123,7 +123,7 @@ def text_field(source: ByteSource, name: str, form: str) -> str:
         if len(sides) != 2 or not all(isinstance(row.get(side), kind) for side in sides):
             raise UsageError(
                 f"{source.name} has no texts {' and '.join(map(printable, sides))} in its rows",
-                f"its first row names {printable(field_names, spaces=False)}; --field A,B takes columns of other names",
+                f"it has {printable(field_names, spaces=False)}; --field A,B takes columns of other names",
             )
         return ",".join(sides)
     if name or form == "chat":
