@@ -143,7 +143,8 @@ class CacheComparison(Continued[CachedStep]):
             return ""
         cached, plain = self.spent
         saved = percent(1 - cached.multiply_adds / plain.multiply_adds)
-        what = f"Keeping keys and values saves {saved} of the multiplications of {len(self.steps):,} new tokens"
+        new = f"{len(self.steps):,} new token{'s' * (len(self.steps) != 1)}"
+        what = f"Keeping keys and values saves {saved} of the multiplications of {new}"
         return f"{what}, for {in_bytes(self.cache_bytes)} of memory."
 
     def _settings(self) -> dict[str, Any]:
