@@ -329,6 +329,15 @@ def test_a_folder_gives_what_its_plain_matrices_give(tmp_path, kind):
     assert ["matrices stored as" in note for note in checkpoint.load().notes] == [True], "and no key is unknown"
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("mlx")])
+def test_plain_matrices_beside_the_config_of_quantised_ones_are_said_to_be_plain(tmp_path, kind):
+    config, plain = llama()
+    written(tmp_path, {**config, "quantization_config": KINDS[kind][0]}, plain)
+    model = read_directory(tmp_path).load()
+    method = KINDS[kind][0]["quant_method"]
+    assert [f"quantised by {method}, says config.json" in note for note in model.notes] == [True]
+
+
 def test_settings_in_the_text_part_of_a_whole_model_are_read(tmp_path):
     plain = quantised(tmp_path, "compressed-tensors")
     text = json.loads((tmp_path / "config.json").read_text("utf-8"))

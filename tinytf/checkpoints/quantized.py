@@ -259,7 +259,7 @@ class QuantizedWeights:
     """
 
     def __init__(self, files: WeightFiles, method: str, settings: Settings) -> None:
-        self._files, self._settings = files, settings
+        self._files, self._method, self._settings = files, method, settings
         self._found: dict[str, tuple[Layout, dict[str, str]]] = {}
         hidden: set[str] = set()
         for layout in LAYOUTS[method]:
@@ -289,7 +289,7 @@ class QuantizedWeights:
     def words(self) -> str:
         """What is stored how, for a note."""
         if not self._found:
-            return ""
+            return f"quantised by {self._method}, says config.json, but no matrix is stored so: read as they are"
         layout = next(iter(self._found.values()))[0]
         bits = self._settings.get("bits") or " and ".join(map(str, self._settings.get("num_bits", ())))
         size = self._settings.get("group_size") or 0
