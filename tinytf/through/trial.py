@@ -100,8 +100,7 @@ class Trial:
         room = min(model.config.context - self.count, _EXTRA)
         longer = (self.ids[::-1] * 2)[: self.count + room]
         self.beside = longer if beside is None else beside[: self.count + room]
-        self.total = max(self.count, len(self.beside)) if beside is not None else self.count + room
-        self.room = room
+        self.room, self.total = room, self.count + room
 
     @torch.no_grad()
     def ways(self) -> tuple[Way, ...]:
@@ -276,7 +275,7 @@ class Trial:
         return next((way for way in found if way.holds_within(self.tolerance)), found[0])
 
     def _batched(self, side: str) -> Way:
-        """The second row of a batch whose first row is longer; then beside another text."""
+        """The second row of a batch of two that are both padded, the first where it is shorter; beside another too."""
         self._require_side(side)
         self._require_room()
         found = self._compared(self._batch(self.beside, side), self._start(side), 1)
@@ -284,13 +283,13 @@ class Trial:
             return found
         other = [self.ids[0]] * len(self.beside)
         first, second = (self._own(self._batch(row, side), self._start(side), 1) for row in (self.beside, other))
-        why = self._why_padded(side) if self.total > self.count else ""
+        why = self._why_padded(side)
         if _first_apart(first, second, self.count, self.tolerance)[0] > self.tolerance:
             why = "the texts of a batch are mixed: another text beside it changes the numbers"
         return replace(found, why=why)
 
     def _start(self, side: str) -> int:
-        return self.total - self.count if side == "left" else 0
+        return self.room if side == "left" else 0
 
     def _batch(self, beside: list[int], side: str) -> Steps:
         rows, mask = list[list[int]](), torch.zeros(2, self.total, dtype=torch.bool, device=self.device)
