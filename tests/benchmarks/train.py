@@ -19,7 +19,6 @@ import argparse
 import itertools
 import json
 import math
-import os
 import resource
 import statistics
 import subprocess
@@ -159,8 +158,7 @@ def begun(text: str, out: Path, recipe: Recipe) -> Loop:
     loop = started(corpus, recipe, out, device)
     take_weights(loop.model, plain_model(loop.model.config.vocab_size))
     give_observers(loop, corpus, Explanation(loop, 0, ()), (), False, lambda *_: None, print)
-    if "OMP_NUM_THREADS" not in os.environ:
-        _choose_speed(loop, print)
+    _choose_speed(loop, print)  # with OMP_NUM_THREADS too, which only sets the threads here
     for observer in loop.observers:
         observer.begin(loop)
     return loop
