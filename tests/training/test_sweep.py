@@ -3,8 +3,10 @@
 import itertools
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of
 from tinytf.errors import UsageError
@@ -113,3 +115,14 @@ def test_ray_that_is_not_installed_is_named(corpus: Path, tmp_path: Path, monkey
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(UsageError, match="Ray is not installed"):
         sweep([corpus], grid(RECIPE.to_dict(), {}, 1), tmp_path / "out", begin=_begin, jobs=1, ray=True)
+
+
+@pytest.mark.parametrize(("of_torch", "jobs", "each"), [(1, 1, 1), (8, 1, 8), (8, 3, 2), (2, 4, 1)])
+def test_the_runs_of_a_sweep_share_the_threads_that_torch_may_use(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_torch: int, jobs: int, each: int
+) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: of_torch)  # as OMP_NUM_THREADS sets it
+    monkeypatch.setattr("tinytf.training.sweep._in_processes", lambda given, *_: calls.extend(given) or ())
+    sweep([corpus], grid(RECIPE.to_dict(), {}, 1), tmp_path / "out", begin=_begin, jobs=jobs)
+    assert [arguments[-1] for _, arguments in calls] == [each]

@@ -3,7 +3,6 @@
 import importlib.util
 import itertools
 import multiprocessing
-import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -125,7 +124,7 @@ def sweep(
     outcomes = [Outcome(trial, True) for trial in trials if trial.name in finished]
     for outcome in outcomes:
         on_end(outcome)
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    threads = max(1, torch.get_num_threads() // jobs)  # as many as OMP_NUM_THREADS says
     files, out = [path.absolute() for path in corpus], out.absolute()
     calls = [(trial, (files, trial.recipe, out / trial.name, begin, threads)) for trial in trials]
     run = _over_ray if ray else _in_processes
