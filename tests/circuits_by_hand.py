@@ -101,5 +101,12 @@ class ByHand:
 
 
 def only(kept: set[Edge], corrupt: Mapping[str, Tensor]) -> Callable[[Edge, Tensor], Tensor]:
-    """Kept edges as they are now, all others as in the corrupt run."""
-    return lambda edge, now: now if edge in kept else corrupt[edge[0]]
+    """Kept edges as they are now, all others as in the corrupt run; an edge such as ``("L0H1@3", "L1H2.q@3")`` is kept
+    at that token alone.
+    """
+
+    def value(edge: Edge, now: Tensor) -> Tensor:
+        is_kept = [edge in kept or (f"{edge[0]}@{at}", f"{edge[1]}@{at}") in kept for at in range(len(now))]
+        return torch.where(torch.tensor(is_kept)[:, None], now, corrupt[edge[0]])
+
+    return value

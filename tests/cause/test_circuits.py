@@ -38,13 +38,15 @@ BY_HAND: dict[str, tuple[str, dict[str, Any]]] = {
 }
 NEAR = {"gpt2": 1e-11, "llama": 1e-6, "norms around each part": 1e-6}
 """How near leads in float64 are: the angles of rotary positions are float32 in the model."""
+TOLD = pytest.mark.parametrize("by_position", [False, True], ids=["edges", "positions"])
 THINGS = ("ball", "hat", "cup", "box", "apple", "boat")
 
 
-def number_pairs(model: Model) -> tuple[EncodedPair, ...]:
-    """Pairs of two lengths, of which the shorter one is padded in a batch."""
+def number_pairs(model: Model, *, equally_long: bool = False) -> tuple[EncodedPair, ...]:
+    """Pairs of two lengths, of which the shorter one is padded in a batch; or of one."""
+    more = " 6 5" if equally_long else ""
     rows = [
-        {"clean": "3 14 15 9 2", "corrupt": "3 14 7 9 2", "answer": "#5", "versus": "#8"},
+        {"clean": f"3 14 15 9 2{more}", "corrupt": f"3 14 7 9 2{more}", "answer": "#5", "versus": "#8"},
         {"clean": "3 1 4 1 5 9 2", "corrupt": "8 2 4 1 5 9 2", "answer": "#6", "versus": "#1"},
     ]
     return PairSet.of(rows).encoded(model)
@@ -76,21 +78,21 @@ def found() -> Circuit:
 
 
 @cache
-def small(name: str) -> tuple[Runs, list[tuple[ByHand, EncodedPair, dict[str, Tensor]]]]:
+def small(name: str, by_position: bool = False) -> tuple[Runs, list[tuple[ByHand, EncodedPair, dict[str, Tensor]]]]:
     """Runs of a small model in float64; and by hand, with what its nodes add in each corrupt run."""
     kind, changes = BY_HAND[name]
     transformer = lively(config_of(kind, **changes)).double()
-    pairs = number_pairs(asked(transformer))
+    pairs = number_pairs(asked(transformer), equally_long=by_position)
     by_hand = []
     for pair in pairs:
         model = ByHand(transformer)
         model.lead(model.embedded(pair.corrupt.ids), pair.answer, pair.versus)
         by_hand.append((model, pair, model.outputs))
-    return Runs(transformer, graph_of(transformer), pairs), by_hand
+    return Runs(transformer, graph_of(transformer), pairs, by_position=by_position), by_hand
 
 
 def edges_of(graph: Graph, kept: Tensor) -> set[Edge]:
-    return {(graph.nodes[column], graph.receivers[row]) for row, column in kept.nonzero().tolist()}
+    return {(graph.name(column, at), graph.input(row, at)) for row, column, at in kept.nonzero().tolist()}
 
 
 def random_edges(graph: Graph, share: float, seed: int) -> Tensor:
@@ -98,9 +100,10 @@ def random_edges(graph: Graph, share: float, seed: int) -> Tensor:
     return graph.allowed & (drawn < share)
 
 
+@TOLD
 @pytest.mark.parametrize("name", BY_HAND)
-def test_a_circuit_runs_like_a_model_whose_inputs_sum_their_own_edges(name: str) -> None:
-    runs, by_hand = small(name)
+def test_a_circuit_runs_like_a_model_whose_inputs_sum_their_own_edges(name: str, by_position: bool) -> None:
+    runs, by_hand = small(name, by_position)
     for share, seed in itertools.product((0.1, 0.5, 0.9), range(3)):
         kept = random_edges(runs.graph, share, seed)
         edges = edges_of(runs.graph, kept)
@@ -111,13 +114,15 @@ def test_a_circuit_runs_like_a_model_whose_inputs_sum_their_own_edges(name: str)
         assert runs.leads(kept).tolist() == pytest.approx([float(lead) for lead in expected], abs=NEAR[name])
 
 
-def by_differences(name: str, edge: Edge, steps: int) -> float:
+def by_differences(name: str, edge: Edge, steps: int, position: int | None) -> float:
     """The score of an edge by central differences, the mean over pairs and inputs."""
     total, size = 0.0, 1e-5
-    for model, pair, corrupt in small(name)[1]:
+    for model, pair, corrupt in small(name, position is not None)[1]:
         clean, ends = model.embedded(pair.clean.ids), (pair.answer, pair.versus)
         model.lead(clean, *ends)
         toward = model.outputs[edge[0]] - corrupt[edge[0]]
+        if position is not None:
+            toward = toward * (torch.arange(len(toward)) == position)[:, None]
         for step in range(1, steps + 1):
             start = corrupt["embed"] + step / steps * (clean - corrupt["embed"])
 
@@ -129,29 +134,43 @@ def by_differences(name: str, edge: Edge, steps: int) -> float:
     return total / 2
 
 
+@TOLD
 @pytest.mark.parametrize(("name", "steps"), [("gpt2", 1), ("llama", 3), ("norms around each part", 1)])
-def test_estimated_scores_are_those_of_finite_differences(name: str, steps: int) -> None:
-    runs, _ = small(name)
+def test_estimated_scores_are_those_of_finite_differences(name: str, steps: int, by_position: bool) -> None:
+    runs, _ = small(name, by_position)
     scores = edge_scores(runs, "integrated", steps, ignore_progress)
     assert not scores[~runs.graph.allowed].any()
     places = runs.graph.allowed.nonzero().tolist()
-    for row, column in places[:: 1 if name == "gpt2" else 3]:
-        expected = by_differences(name, (runs.graph.nodes[column], runs.graph.receivers[row]), steps)
-        assert float(scores[row, column]) == pytest.approx(expected, abs=1e-7)
+    for row, column, at in places[:: (13 if by_position else 1) if name == "gpt2" else (41 if by_position else 3)]:
+        edge = (runs.graph.nodes[column], runs.graph.receivers[row])
+        expected = by_differences(name, edge, steps, at if by_position else None)
+        assert float(scores[row, column, at]) == pytest.approx(expected, abs=1e-7)
 
 
-def test_measured_scores_are_the_lead_lost_with_the_edge() -> None:
-    runs, by_hand = small("llama")
+def test_scores_of_positions_sum_to_those_of_edges() -> None:
+    told, _ = small("llama", True)
+    pairs = number_pairs(asked(told.model), equally_long=True)
+    whole = Runs(told.model, graph_of(told.model), pairs)
+    scores = [edge_scores(runs, "integrated", 3, ignore_progress) for runs in (told, whole)]
+    torch.testing.assert_close(scores[0].sum(dim=2), scores[1][..., 0], rtol=0, atol=1e-12)
+    every = told.graph.allowed.any(dim=2, keepdim=True)
+    kept = random_edges(whole.graph, 0.4, 0)
+    torch.testing.assert_close(told.leads(kept & told.graph.allowed), whole.leads(kept & every), rtol=0, atol=1e-12)
+
+
+@TOLD
+def test_measured_scores_are_the_lead_lost_with_the_edge(by_position: bool) -> None:
+    runs, by_hand = small("llama", by_position)
     scores = edge_scores(runs, "exact", 1, ignore_progress)
     every = edges_of(runs.graph, runs.graph.allowed)
-    for row, column in runs.graph.allowed.nonzero().tolist():
-        edge = (runs.graph.nodes[column], runs.graph.receivers[row])
+    for row, column, at in runs.graph.allowed.nonzero().tolist()[:: 31 if by_position else 1]:
+        edge = (runs.graph.name(column, at), runs.graph.input(row, at))
         lost = [
             model.lead(model.embedded(pair.clean.ids), pair.answer, pair.versus)
             - model.lead(model.embedded(pair.clean.ids), pair.answer, pair.versus, only(every - {edge}, corrupt))
             for model, pair, corrupt in by_hand
         ]
-        assert float(scores[row, column]) == pytest.approx(float(sum(lost)) / 2, abs=NEAR["llama"])
+        assert float(scores[row, column, at]) == pytest.approx(float(sum(lost)) / 2, abs=NEAR["llama"])
 
 
 @pytest.mark.slow
@@ -246,28 +265,34 @@ def test_measured_nodes_lose_what_patching_the_corrupt_head_takes() -> None:
 
 
 def paths(graph: Graph, edges: set[Edge]) -> Iterator[list[Edge]]:
-    """Every path from the embeddings to the logits, one by one."""
-    owners = dict(zip(graph.receivers, graph.owners, strict=True))
-    waiting: list[tuple[str, list[Edge]]] = [("embed", [])]
+    """Every path from the embeddings to the logits of the last token, one by one; keys and values are seen later."""
+    owners = {name: [graph.nodes[owner] for owner in of] for name, of in zip(graph.receivers, graph.owners, strict=True)}
+    last = graph.positions - 1
+    waiting: list[tuple[str, list[Edge]]] = [(graph.name(0, at), []) for at in range(graph.positions)]
     while waiting:
         node, path = waiting.pop()
-        if node == "logits":
+        if node == graph.name(len(graph.nodes) - 1, last):
             yield path
         for edge in edges:
             if edge[0] == node:
-                waiting += [(graph.nodes[owner], [*path, edge]) for owner in owners[edge[1]]]
+                name, _, at = edge[1].partition("@")
+                places = range(int(at), last + 1) if at and name[-2:] in (".k", ".v") else [at]
+                ends = [f"{owner}@{place}" if at else owner for owner in owners[name] for place in places]
+                waiting += [(end, [*path, edge]) for end in ends]
 
 
-def test_edges_are_alive_on_a_path_from_the_embeddings_to_the_logits_alone() -> None:
-    graph = graph_of(lively(config_of("llama, grouped")))
+@pytest.mark.parametrize(("positions", "share"), [(1, 0.15), (3, 0.13)])
+def test_edges_are_alive_on_a_path_from_the_embeddings_to_the_logits_alone(positions: int, share: float) -> None:
+    graph = replace(graph_of(lively(config_of("llama, grouped"))), positions=positions, read=(positions - 1,))
     some = 0
     for seed in range(20):
-        kept = random_edges(graph, 0.15, seed)
+        kept = random_edges(graph, share, seed)
         edges = edges_of(graph, kept)
         expected = {edge for path in paths(graph, edges) for edge in path}
         assert edges_of(graph, graph.alive(kept)) == expected
-        on_paths = {source for source, _ in expected} | ({"logits"} if expected else set())
-        assert {graph.nodes[node] for node in graph.nodes_of(kept).nonzero().flatten().tolist()} == on_paths
+        logits = graph.name(len(graph.nodes) - 1, positions - 1)
+        on_paths = {source for source, _ in expected} | ({logits} if expected else set())
+        assert {graph.name(*place) for place in graph.nodes_of(kept).nonzero().tolist()} == on_paths
         some += bool(expected) and expected != edges
     assert some > 10
 

@@ -35,7 +35,9 @@ class Options:
     )  # fmt: skip
     steps: int = option(type=Whole(1, 1000), shown=5, help="Gradients that integrated averages over.")
     level: str = option(
-        type=click.Choice(["edges", "nodes"]), shown="edges", help="Choose single edges, or nodes with all their edges."
+        type=click.Choice(["edges", "positions", "nodes"]),
+        shown="edges",
+        help="Choose single edges, edges at single tokens of equally long texts, or nodes with all their edges.",
     )
     stored: Path | None = option(
         "--from", type=click.Path(path_type=Path), metavar="FILE",

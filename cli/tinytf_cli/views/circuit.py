@@ -37,6 +37,7 @@ _METHODS = {
     "integrated": "scored by integrated gradients",
     "exact": "scored by a run each",
 }
+_LEVELS = {"edges": "edges", "positions": "edges at single tokens", "nodes": "nodes"}
 _BOTH = 13
 """Lines of the picture and nodes below it on one screen."""
 _FORM, _OUTSIDE = "%+.2f", "not in the circuit"
@@ -52,7 +53,7 @@ class CircuitDisplay(Display):
     def drawing(self, report: Circuit) -> Drawing:
         """The circuit as a graph."""
         graph, drawn = report.choice.graph, {*report.edges[:_DRAWN]}
-        layer_of = {name: layer for name, (layer, _) in zip(graph.nodes, graph.places, strict=True)}
+        layer_of = {name: graph.places[node][0] for name, (node, _) in graph.named.items()}
         edges = [
             DrawnEdge(edge.source, target, edge.score, _projection(edge.input))
             for edge, target in report.choice.links
@@ -77,16 +78,19 @@ class CircuitDisplay(Display):
 def circuit(report: Circuit, terminal: Terminal, display: CircuitDisplay) -> Iterator[Block]:
     """The effect and what the circuit keeps of it, a picture of its nodes, the nodes most needed, the largest edges."""
     choice = report.choice
-    how = f"{choice.level} {_METHODS[choice.method]}"
+    how = f"{_LEVELS[choice.level]} {_METHODS[choice.method]}"
     source = "from" if choice.chosen_from is None else f"on {_file_name(choice.chosen_from)}; run on"
     yield from banner(model_of(report))
     yield Heading("circuit", f"{how}, {source} {plural(report.n_pairs, 'pair')} of {_file_name(report.pairs)}")
     yield from uneven(report.uneven)
     yield from _kept(report)
-    picture = _picture(report)
+    picture = _by_token(report) if choice.level == "positions" else _picture(report)
     lines = min(len(picture.row_labels), LONG_STACK)
     speaks = "speaks for the answer" if report.metric.is_lead else f"raises the {report.metric.noun}"
-    yield Heading("nodes in their layers", f"the score of each: above 0 it {speaks}", "attention")
+    where, of = "nodes in their layers", "the score of each"
+    if choice.level == "positions":
+        where, of = "nodes at their tokens", "the scores of a layer's, summed"
+    yield Heading(where, f"{of}: above 0 it {speaks}", "attention")
     yield picture
     nodes = min(_NODES, max(_NODES // 2, _BOTH - lines))  # what fits one screen below a picture of so many lines
     yield from _nodes(report, None if display.all else display.top or nodes)
@@ -148,6 +152,25 @@ def _picture(report: Circuit) -> Heat:
     return Heat(shown, rows, across, "signed", ~np.isnan(shown), limit, most=LONG_STACK, hidden=_OUTSIDE, axes=axes)
 
 
+def _by_token(report: Circuit) -> Heat:
+    """The scores of the nodes of each layer at each token that has any, summed; tokens down."""
+    graph, tokens = report.choice.graph, report.example.tokens
+    layers = graph.places[-1][0]
+    scores = np.full((graph.positions, 1 + layers), math.nan, dtype=np.float32)
+    for node in report.nodes:
+        number, position = graph.named[node.name]
+        if node.score is not None:
+            cell = position, 1 + graph.places[number][0]
+            scores[cell] = node.score + np.nan_to_num(scores[cell])
+    inside = ~np.isnan(scores)
+    keep = inside.any(axis=1).nonzero()[0].tolist()
+    limit = full_scale(scores[inside].tolist())
+    rows, across = [f"{at} {tokens[at].shown}" for at in keep], ["embed", *numbered("L", layers)]
+    axes = f"tokens of the first text down; the embeddings and layers 0 to {layers - 1} across"
+    hidden = "no node of the circuit"
+    return Heat(scores[keep], rows, across, "signed", inside[keep], limit, most=LONG_STACK, hidden=hidden, axes=axes)
+
+
 def _nodes(report: Circuit, most: int | None) -> Iterator[Block]:
     """The nodes that the circuit needs most, the last layer first, with the largest edges that they read."""
     nodes = report.nodes[:-1]
@@ -207,7 +230,7 @@ def _in_words(edges: Sequence[CircuitEdge], most: int | None) -> Sequence[Piece]
 
 def _projection(receiver: str) -> str:
     """``q``, ``k`` or ``v`` of a head's input; empty for any other."""
-    head, _, projection = receiver.rpartition(".")
+    head, _, projection = receiver.partition("@")[0].rpartition(".")
     return projection if "H" in head else ""
 
 

@@ -1,8 +1,9 @@
 """The choice of a circuit's edges: those with the largest scores, as many as it takes; and two choices compared.
 
-Shapes: R receivers, S senders.
+Shapes: R receivers, S senders, P positions that are told apart (1: none).
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +18,7 @@ from tinytf.cause.circuit.running import Runs
 from tinytf.estimate import Estimate, rank_correlation
 from tinytf.report import Data, Progress
 
-LEVELS = ("edges", "nodes")
+LEVELS = ("edges", "positions", "nodes")
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ class CircuitEdge(Data):
 
 @dataclass(frozen=True)
 class Choice:
-    """Edges of a ``graph`` (R, S), their scores, and how they were chosen; at the level of nodes, ``of_nodes`` (S,)
-    are scores of the nodes.
+    """Edges of a ``graph`` (R, S, P), their scores, and how they were chosen; at the level of nodes, ``of_nodes``
+    (S, 1) are scores of the nodes.
 
     ``chosen_from`` names the pairs that chose the edges, where they are not those that it is measured on. ``without``
     is the faithfulness without each node and edge that was left out, by name.
@@ -76,47 +77,54 @@ class Choice:
 
     @cached_property
     def node_scores(self) -> Tensor:
-        """The score of every sender (S,): its own, or the sum over its edges in the circuit."""
+        """The score of every sender (S, P): its own, or the sum over its edges in the circuit."""
         return self.of_nodes if self.of_nodes is not None else (self.scores * self.kept).sum(dim=0)
 
     @cached_property
     def edges(self) -> tuple[CircuitEdge, ...]:
         """The edges, the largest score first, whatever its sign."""
-        rows, columns = self.kept.nonzero(as_tuple=True)
-        values = self.scores[rows, columns]
+        places = self.kept.nonzero(as_tuple=True)
+        values, graph = self.scores[places], self.graph
         order = values.abs().argsort(descending=True, stable=True)
-        sources, inputs = self.graph.nodes, self.graph.receivers
         edges = (
-            CircuitEdge(sources[column], inputs[row], value)
-            for row, column, value in zip(*(of[order].tolist() for of in (rows, columns, values)), strict=True)
+            CircuitEdge(graph.name(column, position), graph.input(row, position), value)
+            for row, column, position, value in zip(*(of[order].tolist() for of in (*places, values)), strict=True)
         )
         return tuple(replace(edge, without=self.without.get(edge.name)) for edge in edges)
 
     @cached_property
     def nodes(self) -> tuple[CircuitNode, ...]:
-        """The nodes in the order of computation, the logits last."""
-        graph, inside = self.graph, self.graph.nodes_of(self.kept).tolist()
-        incoming = (graph.owning * self.kept.sum(dim=1)[:, None]).sum(dim=0).tolist()
-        outgoing, scores = [*self.kept.sum(dim=0).tolist(), 0], [*self.node_scores.tolist(), None]
-        rows = zip(graph.nodes, scores, incoming, outgoing, strict=True)
+        """The nodes in the order of computation, each at its positions, the logits last."""
+        graph, incoming = self.graph, Counter(name for _, name in self.links)
+        outgoing: list[list[int]] = [*self.kept.sum(dim=0).tolist(), [0] * graph.positions]
+        scores: list[list[float | None]] = [*self.node_scores.tolist(), [None] * graph.positions]
         return tuple(
-            CircuitNode(*row, self.without.get(row[0])) for row, kept in zip(rows, inside, strict=True) if kept
+            CircuitNode(name, scores[node][position], incoming[name], outgoing[node][position], self.without.get(name))
+            for name, (node, position) in graph.named.items()
+            if name in self.names
         )
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of the nodes."""
+        return frozenset(self.graph.name(*place) for place in self.graph.nodes_of(self.kept).nonzero().tolist())
 
     @property
     def links(self) -> Iterator[tuple[CircuitEdge, str]]:
-        """Every edge with the node that it leads to; an input of several heads leads to each that is in the circuit."""
-        owners = dict(zip(self.graph.receivers, self.graph.owners, strict=True))
-        inside = {node.name for node in self.nodes}
+        """Every edge with the node that it leads to; an input of several heads leads to each that is in the circuit,
+        and keys and values to each later position at which the head is.
+        """
         for edge in self.edges:
-            yield from ((edge, name) for node in owners[edge.input] if (name := self.graph.nodes[node]) in inside)
+            for name in self.graph.reading(edge.input):
+                if name in self.names:
+                    yield edge, name
 
     @property
     def complement(self) -> Tensor:
         """All other edges; at the level of nodes, those from all other nodes and the embeddings."""
-        if self.level == "edges":
+        if self.level != "nodes":
             return self.graph.allowed & ~self.kept
-        others = ~self.kept.any(dim=0)
+        others = ~self.kept.any(dim=0)  # (S, 1)
         others[0] = True
         return self.graph.allowed & others
 
@@ -128,19 +136,19 @@ def choose(runs: Runs, keep: float, method: str, level: str, steps: int, on_prog
     exact, graph = method == "exact", runs.graph
     # where nodes are measured, their edges still have estimates
     scores = edge_scores(runs, "integrated" if exact and level == "nodes" else method, steps, on_progress)
-    of_nodes = None if level == "edges" else node_scores(runs, on_progress) if exact else scores.sum(dim=0)
+    of_nodes = None if level != "nodes" else node_scores(runs, on_progress) if exact else scores.sum(dim=0)
     if of_nodes is None:
         places = graph.allowed.nonzero()[scores[graph.allowed].abs().argsort(descending=True, stable=True)]
     else:
-        places = 1 + of_nodes[1:].abs().argsort(descending=True, stable=True)
+        places = 1 + of_nodes[1:, 0].abs().argsort(descending=True, stable=True)
 
     def first(count: int) -> Tensor:
         """The edges of the first ``count`` edges or nodes, dead ones included."""
         if of_nodes is None:
             chosen = torch.zeros_like(graph.allowed)
-            chosen[places[:count, 0], places[:count, 1]] = True
+            chosen[places[:count].unbind(dim=1)] = True
             return chosen
-        nodes = torch.zeros(len(graph.nodes), dtype=torch.bool)
+        nodes = torch.zeros(len(graph.nodes), 1, dtype=torch.bool)
         nodes[[0, -1]] = nodes[places[:count]] = True
         return graph.among(nodes)
 

@@ -2,7 +2,8 @@
 
 Attribution patching estimates them all from a few gradients: (what the sender adds in the clean run − in the corrupt
 run) · the gradient at the receiver's input (Syed et al. 2023), averaged over inputs on the way from the corrupt to the
-clean embeddings (Hanna et al. 2024). Measuring each takes a run an edge. Shapes: R receivers, S senders, C d_model.
+clean embeddings (Hanna et al. 2024). Measuring each takes a run an edge. Shapes: R receivers, S senders, P positions
+that are told apart (1: none), B texts, T tokens, C d_model.
 """
 
 import torch
@@ -20,7 +21,7 @@ STEPS = 5
 
 
 def edge_scores(runs: Runs, method: str, steps: int, on_progress: Progress) -> Tensor:
-    """The score of every edge, the mean over the pairs: (R, S), float64; 0 where there is no edge.
+    """The score of every edge, the mean over the pairs: (R, S, P), float64; 0 where there is no edge.
 
     ``gradient`` takes the gradient of the clean run alone, ``integrated`` averages over ``steps`` inputs.
     """
@@ -28,25 +29,25 @@ def edge_scores(runs: Runs, method: str, steps: int, on_progress: Progress) -> T
         return _attributed(runs, steps if method == "integrated" else 1, on_progress)
     scores = torch.zeros(runs.graph.allowed.shape, dtype=torch.float64)
     places = runs.graph.allowed.nonzero().tolist()
-    for done, (row, column) in enumerate(places, 1):
-        scores[row, column] = _lost(runs, row, column)
+    for done, place in enumerate(places, 1):
+        scores[tuple(place)] = _lost(runs, *place)
         on_progress(done, len(places))
     return scores
 
 
 def node_scores(runs: Runs, on_progress: Progress) -> Tensor:
-    """The score of every sender (S,), with all of its edges replaced together."""
-    scores = torch.zeros(runs.graph.n_senders, dtype=torch.float64)
+    """The score of every sender (S, 1), with all of its edges replaced together."""
+    scores = torch.zeros(runs.graph.n_senders, 1, dtype=torch.float64)
     for node in range(len(scores)):
         scores[node] = _lost(runs, slice(None), node)
         on_progress(node + 1, len(scores))
     return scores
 
 
-def _lost(runs: Runs, row: int | slice, column: int) -> float:
+def _lost(runs: Runs, row: int | slice, column: int, position: int | slice = slice(None)) -> float:
     """The mean lead that is lost without one edge, or without all edges of one sender."""
     kept = runs.graph.allowed.clone()
-    kept[row, column] = False
+    kept[row, column, position] = False
     return float((runs.clean - runs.leads(kept)).mean())
 
 
@@ -58,14 +59,20 @@ def _attributed(runs: Runs, steps: int, on_progress: Progress) -> Tensor:
         for done, batch in enumerate(runs.batches):
             corrupt = runs.reference(batch)
             moved = runs.senders(batch, batch.clean) - corrupt  # (S, B, T, C)
-            columns = wide(moved.flatten(1)).T  # (B·T·C, S)
+            columns = wide(_by_position(moved, runs.graph.positions)).mT  # (P, ·, S)
             for step in range(1, steps + 1):
                 start = corrupt[0] + moved[0] * (step / steps)
                 for reading, gradient in _gradients(runs, batch, start).items():
-                    products = wide(gradient.flatten(1)) @ columns[:, : reading.senders]
-                    scores[reading.rows, : reading.senders] += products.double().cpu()
+                    rows = wide(_by_position(gradient, runs.graph.positions))  # (P, rows, ·)
+                    products = rows @ columns[..., : reading.senders]
+                    scores[reading.rows, : reading.senders] += products.movedim(0, -1).double().cpu()
                 on_progress(done * steps + step, total)
     return scores / (steps * runs.n_pairs)
+
+
+def _by_position(x: Tensor, positions: int) -> Tensor:
+    """(N, B, T, C) -> (T, N, B·C), or (1, N, B·T·C) where positions are not told apart."""
+    return x.flatten(1)[None] if positions == 1 else x.movedim(2, 0).flatten(2)
 
 
 def _gradients(runs: Runs, batch: Batch, start: Tensor) -> dict[Reading, Tensor]:

@@ -1,6 +1,6 @@
 """A circuit: the few edges that keep most of the effect of pairs of prompts, measured by running them alone.
 
-Shapes: R receivers, S senders, N pairs.
+Shapes: R receivers, S senders, P positions that are told apart (1: none), N pairs.
 """
 
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tinytf.cause.circuit.choice import LEVELS, Choice, CircuitEdge, CircuitNode, Overlap, choose, overlap
 from tinytf.cause.circuit.edges import METHODS, STEPS
-from tinytf.cause.circuit.file import read_circuit, written
+from tinytf.cause.circuit.file import level_of, read_circuit, tells, written
 from tinytf.cause.circuit.graph import EMBEDDINGS, LOGITS, graph_of
 from tinytf.cause.circuit.running import Runs
 from tinytf.cause.over_pairs.report import of_pairs, without_effect
@@ -93,6 +93,8 @@ class Circuit(Report):
         if no_effect := without_effect(self.effect, self.metric):
             return f"Over {of_pairs(self.n_pairs, self.uneven)}, {no_effect}."
         number, of, what = self.n_edges, self.n_all, "edges"
+        if self.choice.level == "positions":
+            what = "edges at single tokens"
         if self.choice.level == "nodes":
             number = sum(node.name not in (EMBEDDINGS, LOGITS) for node in self.nodes)
             of, what = self.choice.graph.n_senders - 1, "heads and feed-forwards"
@@ -103,7 +105,8 @@ class Circuit(Report):
         )
         kept = f"{kept}{'the answer' if self.metric.is_lead else self.metric.words}"
         senders = self.nodes[:-1]
-        left = {node.name: node.without for node in senders if node.without is not None and node.name != EMBEDDINGS}
+        parts = [node for node in senders if node.name.partition("@")[0] != EMBEDDINGS]
+        left = {node.name: node.without for node in parts if node.without is not None}
         least = min(left.values(), default=share)
         if self.interrupted or share <= max(0, least):
             return f"{kept}."
@@ -130,12 +133,18 @@ class Circuit(Report):
         assert self.about is not None
         model: Any = self.about.model
         choice = replace(self.choice, chosen_from=self.choice.chosen_from or self.pairs, stopped=False)
-        return _Measuring(model, pair_set(pairs), self.wanted, left_out, seed, on_progress).measure(choice)
+        measuring = _Measuring(model, pair_set(pairs), self.wanted, choice.level, left_out, seed, on_progress)
+        graph = measuring.runs.graph
+        if graph.positions != choice.graph.positions:
+            raise UsageError(f"it {tells(choice.graph.positions)}, and that of these pairs {tells(graph.positions)}")
+        return measuring.measure(replace(choice, graph=graph))
 
     def stored(self) -> list[Array]:
         """Scores and kept edges, (receivers, senders)."""
         tensors = {"scores": self.choice.scores, "kept": self.choice.kept.to(torch.uint8)}
-        return [Array.of(name, ["receiver", "sender"], tensor) for name, tensor in tensors.items()]
+        if self.choice.level != "positions":
+            return [Array.of(name, ["receiver", "sender"], tensor[..., 0]) for name, tensor in tensors.items()]
+        return [Array.of(name, ["receiver", "sender", "position"], tensor) for name, tensor in tensors.items()]
 
     def label(self, axis: str, index: int) -> str:
         names = {"receiver": self.choice.graph.receivers, "sender": self.choice.graph.nodes}
@@ -175,7 +184,8 @@ def circuit(
 ) -> Circuit:
     """Find the few edges of a decoder that keep a share of the effect of ``pairs``, and run them alone.
 
-    Edges (or, by ``level``, nodes) are sorted by the size of their score. Bisection finds a number of them that keeps
+    Edges (or, by ``level``, nodes, or edges at single ``positions`` of equally long texts) are sorted by the size of
+    their score. Bisection finds a number of them that keeps
     the share ``keep`` of the lead, where one fewer does not; edges on no path from the embeddings to the logits are
     dropped. ``method``: ``gradient`` and ``integrated`` estimate all scores (Syed et al. 2023; Hanna et al. 2024, with
     ``steps`` inputs), ``exact`` measures each. With ``stored``, the circuit of that file is measured instead, and one
@@ -195,22 +205,24 @@ def circuit(
     if steps < 1:
         raise UsageError(f"{steps} steps average over nothing", "give 1 or more")
     wanted = Asked.of(model, metric, answer)
+    level = level if stored is None else level_of(stored)
     if stored is None and (method, level) != ("exact", "edges"):
         wanted.require_gradient()
-    measuring = _Measuring(model, pair_set(pairs), wanted, left_out, seed, on_progress)
+    measuring = _Measuring(model, pair_set(pairs), wanted, level, left_out, seed, on_progress)
     runs = measuring.runs
     other = None if versus is None else (Path(versus).name, read_circuit(versus, runs.graph))
-    if stored is None:
-        return measuring.measure(choose(runs, keep, method, level, steps, on_progress), other)
-    return measuring.measure(read_circuit(stored, runs.graph), other)
+    if stored is not None:
+        return measuring.measure(read_circuit(stored, runs.graph), other)
+    return measuring.measure(choose(runs, keep, method, level, steps, on_progress), other)
 
 
 class _Measuring:
     """Runs of a model on pairs, and what circuits keep of the effect there."""
 
     def __init__(
-        self, model: TextModel, pairs: PairSet, wanted: Asked, left_out: int | None, seed: int, on_progress: Progress
-    ) -> None:
+        self, model: TextModel, pairs: PairSet, wanted: Asked, level: str, left_out: int | None, seed: int,
+        on_progress: Progress,
+    ) -> None:  # fmt: skip
         if left_out is not None and left_out < 0:
             raise UsageError(f"{left_out} nodes cannot be left out", "give 0 or more, or None for all")
         self.model, self.pairs, self.left_out, self.seed, self.on_progress = model, pairs, left_out, seed, on_progress
@@ -218,7 +230,7 @@ class _Measuring:
         encoded = pairs.encoded(model, metric=wanted.metric, answer=wanted.answer)
         self.wanted = wanted
         self.example, self.uneven = encoded[0].clean, pairs.left_out_of(encoded)
-        self.runs = Runs(model.transformer, graph, encoded)
+        self.runs = Runs(model.transformer, graph, encoded, by_position=level == "positions")
         clean, corrupt = self.runs.clean, self.runs.corrupt
         if not bool(clean.isfinite().all() and corrupt.isfinite().all()):
             raise TinytfError(
@@ -251,13 +263,14 @@ class _Measuring:
             measured = required()
         except KeyboardInterrupt:  # the scores took longest, and are worth these runs
             stopped, measured = True, required()
-        graph, sizes = choice.graph, choice.node_scores.abs().tolist()
-        senders = sorted(choice.kept.any(dim=0).nonzero().flatten().tolist(), key=lambda node: -sizes[node])
-        places: dict[str, tuple[slice | int, int]] = {
-            graph.nodes[node]: (slice(None), node) for node in senders[: self.left_out]
+        graph, sizes = choice.graph, choice.node_scores.abs()
+        senders = sorted(choice.kept.any(dim=0).nonzero().tolist(), key=lambda place: -float(sizes[tuple(place)]))
+        places: dict[str, tuple[slice | int, int, int]] = {
+            graph.name(node, position): (slice(None), node, position) for node, position in senders[: self.left_out]
         }
         for edge in choice.edges[: self.left_out]:
-            places[edge.name] = graph.receivers.index(edge.input), graph.nodes.index(edge.source)
+            row, position = graph.inputs_named[edge.input]
+            places[edge.name] = row, graph.named[edge.source][0], position
         without: dict[str, float] = {}
         try:
             for name, place in () if stopped else places.items():

@@ -2,7 +2,9 @@
 
 A node is the embeddings, a head, a feed-forward, or the logits. An edge leads from a node to one input of a later one:
 the queries, keys or values of a head, what a feed-forward reads, or what the logits are computed from (Conmy et al.
-2023). Query heads that share keys share that input too. Shapes: R receivers (inputs), S senders (nodes but the logits).
+2023). Query heads that share keys share that input too. An edge stands for all tokens, or, where positions are told
+apart, for one: it leads from what a node adds there to what an input reads there, which a head sees by its keys and
+values from later tokens too. Shapes: R receivers (inputs), S senders (nodes but the logits), P positions, or 1.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,6 +50,11 @@ class Reading:
     def rows(self) -> slice:
         return slice(self.first, self.first + len(self.receivers))
 
+    @property
+    def is_seen_later(self) -> bool:
+        """Whether later tokens see what is read here: keys and values."""
+        return self.split and self.readers[0][0].role != "q"
+
 
 @dataclass(frozen=True)
 class Adding:
@@ -65,6 +72,7 @@ class Graph:
 
     ``places`` are the layer and the column of each node: the embeddings are in layer −1, the logits in the one after
     the last, and a feed-forward follows the heads. The heads of a ``coupled`` group depend on one another's inputs.
+    Edges are told apart at ``positions`` tokens, of which the logits are ``read`` at some; at 1 an edge is of all.
     """
 
     nodes: tuple[str, ...]
@@ -72,6 +80,8 @@ class Graph:
     readings: tuple[Reading, ...]
     addings: tuple[Adding, ...]
     coupled: tuple[tuple[int, ...], ...] = ()
+    positions: int = 1
+    read: tuple[int, ...] = (0,)
 
     @property
     def n_senders(self) -> int:
@@ -97,37 +107,92 @@ class Graph:
 
     @cached_property
     def allowed(self) -> Tensor:
-        """Which edges exist: (R, S) bool."""
+        """Which edges exist: (R, S, P) bool."""
         senders = torch.tensor([reading.senders for reading in self.readings for _ in reading.receivers])
-        return torch.arange(self.n_senders) < senders[:, None]
+        allowed = (torch.arange(self.n_senders) < senders[:, None])[..., None].repeat(1, 1, self.positions)
+        allowed[-1] &= self._of_logits
+        return allowed
+
+    @property
+    def _of_logits(self) -> Tensor:
+        """The positions at which the logits are read: (P,) bool."""
+        return torch.tensor([position in self.read for position in range(self.positions)])
+
+    @cached_property
+    def _seen_later(self) -> Tensor:
+        """Whether later tokens see what is read: (R, 1) bool."""
+        return torch.tensor([reading.is_seen_later for reading in self.readings for _ in reading.receivers])[:, None]
+
+    @cached_property
+    def _inputs(self) -> list[list[int]]:
+        """The receivers that are inputs of each node."""
+        return [self.owning[:, node].nonzero().flatten().tolist() for node in range(len(self.nodes))]
+
+    def name(self, node: int, position: int) -> str:
+        """The name of a node, such as ``L1H0``, or ``L1H0@3`` where positions are told apart."""
+        return self.nodes[node] if self.positions == 1 else f"{self.nodes[node]}@{position}"
+
+    def input(self, receiver: int, position: int) -> str:
+        """The name of an input, such as ``L1H0.q`` or ``L1H0.q@3``."""
+        return self.receivers[receiver] if self.positions == 1 else f"{self.receivers[receiver]}@{position}"
+
+    @cached_property
+    def named(self) -> dict[str, tuple[int, int]]:
+        """Each node by its name, with its position."""
+        return {self.name(node, at): (node, at) for node in range(len(self.nodes)) for at in range(self.positions)}
+
+    @cached_property
+    def inputs_named(self) -> dict[str, tuple[int, int]]:
+        """Each input by its name, with its position."""
+        return {self.input(row, at): (row, at) for row in range(len(self.receivers)) for at in range(self.positions)}
+
+    def reading(self, name: str) -> Iterator[str]:
+        """The names of the nodes that an input, by its name, is one of: also at later positions for keys and values."""
+        row, first = self.inputs_named[name]
+        last = self.positions if bool(self._seen_later[row]) else first + 1
+        return (self.name(node, position) for node in self.owners[row] for position in range(first, last))
+
+    def _seen(self, rows: list[int], read: Tensor) -> Tensor:
+        """The positions (P,) of a node that anything reaches by inputs (rows, P)."""
+        return torch.where(self._seen_later[rows], read.cumsum(dim=1) > 0, read).any(dim=0)
+
+    def _looks(self, rows: list[int], nodes: Tensor) -> Tensor:
+        """The positions (rows, P) of inputs that nodes (rows, P) or (P,) read."""
+        return torch.where(self._seen_later[rows], nodes.flip(-1).cumsum(dim=-1).flip(-1) > 0, nodes)
 
     def nodes_of(self, kept: Tensor) -> Tensor:
-        """The nodes on a path of kept edges (R, S) from the embeddings to the logits: (S + 1) bool.
+        """The nodes on a path of kept edges (R, S, P) from the embeddings to the logits: (S + 1, P) bool.
 
         A node that nothing reaches has the values of the corrupt run, and one without a way to the logits changes
         nothing there, even where it shares an input with a head that does.
         """
-        reached, needed = (torch.zeros(len(self.nodes), dtype=torch.bool) for _ in range(2))
-        reached[0] = needed[-1] = True
+        reached, needed, ends = torch.zeros(3, len(self.nodes), self.positions, dtype=torch.bool)
+        reached[0], needed[-1] = True, self._of_logits
         group_of = {node: list(group) for group in self.coupled for node in group}
         for node in range(1, len(self.nodes)):
-            if bool((kept[self.owning[:, node]] & reached[:-1]).any()):
-                reached[group_of.get(node, node)] = True
-        for node in reversed(range(self.n_senders)):
-            if bool((self.owning[kept[:, node]] & needed).any()):
-                needed[group_of.get(node, node)] = True
-        ends = self.owning[kept.any(dim=1)].any(dim=0)  # (S + 1)
+            group, rows = group_of.get(node, [node]), self._inputs[node]
+            reached[group] |= self._seen(rows, (kept[rows] & reached[:-1]).any(dim=1))
+            ends[node] = self._seen(rows, kept[rows].any(dim=1))
+        wanted = torch.zeros(len(self.owners), self.positions, dtype=torch.bool)
+        for node in reversed(range(len(self.nodes))):
+            group = group_of.get(node, [node])
+            if node < self.n_senders:
+                needed[group] |= (kept[:, node] & wanted).any(dim=0)
+            for member in group:
+                wanted[self._inputs[member]] |= self._looks(self._inputs[member], needed[member])
         ends[:-1] |= kept.any(dim=0)
         return reached & needed & ends
 
     def alive(self, kept: Tensor) -> Tensor:
-        """The kept edges (R, S) on a path from the embeddings to the logits; the others carry nothing."""
+        """The kept edges (R, S, P) on a path from the embeddings to the logits; the others carry nothing."""
         kept = kept & self.allowed
         return kept & self.among(self.nodes_of(kept))
 
     def among(self, nodes: Tensor) -> Tensor:
-        """All edges (R, S) between some of the nodes, (S + 1) bool."""
-        return self.allowed & nodes[:-1] & (self.owning & nodes).any(dim=1)[:, None]
+        """All edges (R, S, P) between some of the nodes, (S + 1, P) bool."""
+        every = list(range(len(self.owners)))
+        reading = self._looks(every, self.owning.float() @ nodes.float() > 0)
+        return self.allowed & nodes[:-1] & reading[:, None]
 
 
 def graph_of(model: Transformer) -> Graph:

@@ -1,19 +1,20 @@
 """Runs of a circuit: the model on the clean text, with every edge outside the circuit as on the corrupt text.
 
 Each receiver reads the stream of the run so far, less what the senders of its missing edges add now beyond the corrupt
-run (resample ablation; Chan et al. 2022), through its own norm and projection. Shapes: R receivers, S senders, N pairs,
-B texts of a batch, T tokens, C d_model, H heads, D head width.
+run (resample ablation; Chan et al. 2022), through its own norm and projection. Shapes: R receivers, S senders, P
+positions that are told apart (1: none), N pairs, B texts of a batch, T tokens, C d_model, H heads, D head width.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tinytf.cause.circuit.graph import Adding, Graph, Reading
+from tinytf.errors import UsageError
 from tinytf.metric import Metric
 from tinytf.model.batches import batches, padded
 from tinytf.model.transformer import Transformer, evaluating
@@ -44,13 +45,26 @@ class Batch:
 class Runs:
     """Runs of a model on pairs; ``clean`` and ``corrupt`` are the leads of answer over versus in the plain runs, (N,).
 
-    Leads are differences of two logits at the last token, or another metric of the ``pairs``.
+    Leads are differences of two logits at the last token, or another metric of the ``pairs``. With ``by_position`` the
+    graph tells the positions of the texts apart; raises UsageError where they have different numbers of tokens.
     """
 
-    def __init__(self, model: Transformer, graph: Graph, pairs: Sequence[EncodedPair]) -> None:
-        self.model, self.graph = model, graph
+    def __init__(
+        self, model: Transformer, graph: Graph, pairs: Sequence[EncodedPair], *, by_position: bool = False
+    ) -> None:
+        lengths = {len(pair.clean.ids) for pair in pairs}
+        if by_position and len(lengths) > 1:
+            raise UsageError(
+                f"positions are those of equally long texts, and these have {min(lengths)} to {max(lengths)} tokens",
+                "choose pairs of one length with --where, or leave out --level positions",
+            )
+        self.model = model
         plain = record_all(model, [pair.clean for pair in pairs], layers=())
         metrics = [pair.asked.bind(trace, len(pair.clean.ids) - 1) for pair, trace in zip(pairs, plain, strict=True)]
+        if by_position:
+            read = {position for metric in metrics for position in metric.positions}
+            graph = replace(graph, positions=lengths.pop(), read=tuple(sorted(read)))
+        self.graph = graph
         self.batches = list(_batches(model, graph, pairs, metrics))
         self._references: dict[int, Tensor] = {}
         self.n_pairs = len(pairs)
@@ -58,7 +72,7 @@ class Runs:
         self.corrupt = self._each(lambda batch: self.lead(batch, batch.corrupt))
 
     def leads(self, kept: Tensor) -> Tensor:
-        """The leads (N,) of a circuit: the edges ``kept`` (R, S) as in the run itself, all others as in the corrupt."""
+        """The leads (N,) of a circuit: the edges ``kept`` (R, S, P) as in the run itself, others as in the corrupt."""
         kept = (kept & self.graph.allowed).to(self.model.embed.tokens.weight.device)
 
         def of_batch(batch: Batch) -> Tensor:
@@ -77,7 +91,7 @@ class Runs:
         return float((leads - self.corrupt).sum() / (self.clean - self.corrupt).sum())
 
     def faithfulness(self, kept: Tensor) -> float:
-        """The share of the effect that a circuit keeps: edges (R, S)."""
+        """The share of the effect that a circuit keeps: edges (R, S, P)."""
         return self.share(self.leads(kept)) if bool(kept.any()) else 0.0
 
     def reference(self, batch: Batch) -> Tensor:
@@ -154,14 +168,17 @@ class Added:
             self.totals[end] = self.totals[first] + self.values[first:end].sum(dim=0)
 
     def moved(self, kept: Tensor) -> Tensor:
-        """How far the stream of each receiver moves if only ``kept`` edges (R, n) are of this run: (R, B, T, C).
+        """How far the stream of each receiver moves if only ``kept`` edges (R, n, P) are of this run: (R, B, T, C).
 
         Of the sum over kept edges and that over missing ones, the one with fewer senders is computed.
         """
-        present, absent = kept.any(dim=0).nonzero()[:, 0], (~kept).any(dim=0).nonzero()[:, 0]
+        present, absent = (edges.any(dim=2).any(dim=0).nonzero()[:, 0] for edges in (kept, ~kept))
         senders, edges = (present, kept) if len(present) < len(absent) else (absent, ~kept)
         used = self.values if len(senders) == len(self.values) else self.values[senders]
-        total = torch.tensordot(edges[:, senders].to(used), used, dims=1)
+        if kept.shape[2] == 1:
+            total = torch.tensordot(edges[:, senders, 0].to(used), used, dims=1)
+        else:
+            total = torch.einsum("rst,sbtc->rbtc", edges[:, senders].to(used), used)
         return -total if edges is not kept else total - self.totals[kept.shape[1]]
 
 
