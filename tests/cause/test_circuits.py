@@ -38,6 +38,7 @@ BY_HAND: dict[str, tuple[str, dict[str, Any]]] = {
 }
 NEAR = {"gpt2": 1e-11, "llama": 1e-6, "norms around each part": 1e-6}
 """How near leads in float64 are: the angles of rotary positions are float32 in the model."""
+AT_LEVELS = pytest.mark.parametrize("level", ["edges", "positions"])
 TOLD = pytest.mark.parametrize("by_position", [False, True], ids=["edges", "positions"])
 THINGS = ("ball", "hat", "cup", "box", "apple", "boat")
 
@@ -73,8 +74,8 @@ def tiny() -> Model:
 
 
 @cache
-def found() -> Circuit:
-    return tiny().circuit(story_pairs("cat", "dog"))
+def found(level: str = "edges") -> Circuit:
+    return tiny().circuit(story_pairs("cat", "dog"), level=level)
 
 
 @cache
@@ -334,30 +335,61 @@ def test_the_circuit_keeps_its_share_and_one_edge_fewer_does_not() -> None:
     assert share(largest(fewest - 1)) < 0.9
 
 
-def test_what_is_left_without_a_node_or_an_edge_is_the_run_without_it() -> None:
-    report, choice = found(), found().choice
-    runs = Runs(tiny().transformer, choice.graph, story_pairs("cat", "dog").encoded(tiny()))
+@AT_LEVELS
+def test_what_is_left_without_a_node_or_an_edge_is_the_run_without_it(level: str) -> None:
+    report, choice = found(level), found(level).choice
+    encoded = story_pairs("cat", "dog").encoded(tiny())
+    runs = Runs(tiny().transformer, graph_of(tiny().transformer), encoded, by_position=level == "positions")
     assert all(part.without is not None for part in (*report.nodes[:-1], *report.edges))
     for part in (*report.nodes[:-1], *report.edges):
         kept, rows = choice.kept.clone(), slice(None)
-        source = getattr(part, "source", part.name)
+        source, _, at = getattr(part, "source", part.name).partition("@")
         if isinstance(part, CircuitEdge):
-            rows = choice.graph.receivers.index(part.input)
-        kept[rows, choice.graph.nodes.index(source)] = False
+            assert part.input.partition("@")[2] == at
+            rows = choice.graph.receivers.index(part.input.partition("@")[0])
+        kept[rows, choice.graph.nodes.index(source), int(at or 0)] = False
         left = float((runs.leads(kept) - runs.corrupt).sum() / (runs.clean - runs.corrupt).sum())
         assert part.without == pytest.approx(left, abs=1e-5)
 
 
-def test_the_sentence_says_the_share_and_the_most_needed_node() -> None:
-    report = found()
+@AT_LEVELS
+def test_the_sentence_says_the_share_and_the_most_needed_node(level: str) -> None:
+    report = found(level)
     needed = {node.name: node.without or 0.0 for node in report.nodes[1:-1]}
+    what = "479 edges" if level == "edges" else "4,601 edges at single tokens"
     name = min(needed, key=lambda head: needed[head])
     share, left = (round(100 * value) for value in (report.faithfulness.value, needed[name]))
     assert report.sentence == (
-        f"{int(report.choice.kept.sum())} of 479 edges keep {share} % of the effect that the pairs have on the answer, "
+        f"{int(report.choice.kept.sum())} of {what} keep {share} % of the effect that the pairs have on the answer, "
         f"and {name} matters most: without it, {left} % is left."
     )
-    assert found().holds
+    assert report.holds
+
+
+def test_at_single_tokens_what_is_lost_goes_by_values_to_the_end() -> None:
+    """Pairs that differ at token 4 alone: what is lost is moved by L1H0's values of it, as docs/circuits.md says."""
+    edges = [edge.name for edge in found("positions").edges]
+    assert edges[:2] == ["embed@4 → L1H0.v@4", "L1H0@9 → logits@9"]
+    assert {node.name.partition("@")[2] for node in found("positions").nodes} == {"4", "9"}
+    in_all = {(edge.source, edge.input) for edge in found().edges}
+    assert {tuple(re.sub("@[0-9]+", "", edge).split(" → ")) for edge in edges} == in_all
+
+
+def test_positions_of_texts_of_several_lengths_are_refused(tmp_path: Path) -> None:
+    pairs = story_pairs("cat", "old cat")
+    with pytest.raises(UsageError, match="positions are those of equally long texts, and these have 10 to 12 tokens"):
+        tiny().circuit(pairs, level="positions")
+    longer = story_pairs("old cat")
+    with pytest.raises(UsageError, match="it tells 10 positions apart, and that of these pairs tells 12 positions"):
+        found("positions").run(longer)
+    for level, other, words in (
+        ("positions", "edges", "circuit.json tells no positions apart, and the circuit of these pairs tells 10"),
+        ("edges", "positions", "circuit.json tells 10 positions apart, and the circuit of these pairs tells no"),
+    ):
+        path = tmp_path / "circuit.json"
+        path.write_text(json.dumps(found(other).to_dict()), "utf-8")
+        with pytest.raises(UsageError, match=words):
+            tiny().circuit(story_pairs("cat"), level=level, versus=path)
 
 
 def test_what_matters_most_is_said_of_the_nodes_that_were_left_out_and_of_all_that_matter_as_much() -> None:
@@ -390,15 +422,18 @@ def test_at_the_level_of_nodes_all_edges_between_them_are_kept() -> None:
     assert scored["L1H0"] == float(report.choice.of_nodes[graph.nodes.index("L1H0")])
 
 
-def test_a_circuit_is_run_on_pairs_that_did_not_choose_it() -> None:
-    other = found().run(story_pairs("fox"))
-    assert (other.n_pairs, other.n_edges) == (6, found().n_edges)
+@AT_LEVELS
+def test_a_circuit_is_run_on_pairs_that_did_not_choose_it(level: str) -> None:
+    other = found(level).run(story_pairs("fox"))
+    assert (other.n_pairs, other.n_edges) == (6, found(level).n_edges)
     assert 0.5 < other.faithfulness.value < 1.5
-    assert found().run(story_pairs("cat", "dog")).faithfulness == found().faithfulness
+    assert found(level).run(story_pairs("cat", "dog")).faithfulness == found(level).faithfulness
 
 
-def test_a_file_has_the_members_of_circuit_tracer_and_reads_back(tmp_path: Path) -> None:
-    data, path = found().to_dict(), tmp_path / "circuit.json"
+@AT_LEVELS
+def test_a_file_has_the_members_of_circuit_tracer_and_reads_back(level: str, tmp_path: Path) -> None:
+    found_here = found(level)
+    data, path = found_here.to_dict(), tmp_path / "circuit.json"
     path.write_text(json.dumps(data), "utf-8")
     # circuit_tracer/frontend/graph_models.py, version 0.1
     metadata = {"slug": str, "scan": str, "transcoder_list": list, "prompt_tokens": list, "prompt": str}
@@ -411,16 +446,18 @@ def test_a_file_has_the_members_of_circuit_tracer_and_reads_back(tmp_path: Path)
     ids = {each["node_id"] for each in data["nodes"]}
     assert len(ids) == len(data["nodes"])
     assert all({link["source"], link["target"]} <= ids and math.isfinite(link["weight"]) for link in data["links"])
-    again = read_circuit(path, found().choice.graph)
-    assert bool((again.kept == found().choice.kept).all())
-    assert again.scores[again.kept].tolist() == pytest.approx(found().choice.scores[found().choice.kept].tolist())
+    if level == "positions":
+        assert all(each["name"].endswith(f"@{each['ctx_idx']}") for each in data["nodes"])
+    again = read_circuit(path, found_here.choice.graph)
+    assert bool((again.kept == found_here.choice.kept).all())
+    assert again.scores[again.kept].tolist() == pytest.approx(found_here.choice.scores[again.kept].tolist())
     by_nodes = tiny().circuit(story_pairs("cat", "dog"), level="nodes", left_out=0)
     (tmp_path / "nodes.json").write_text(json.dumps(by_nodes.to_dict()), "utf-8")
     same = tiny().circuit(story_pairs("cat", "dog"), stored=tmp_path / "nodes.json", left_out=0)
     assert (same.sentence, same.nodes, same.complement) == (by_nodes.sentence, by_nodes.nodes, by_nodes.complement)
     assert same.choice.chosen_from == same.to_dict()["chosen_from"] == "stories.jsonl"
     measured = tiny().circuit(story_pairs("cat", "dog"), stored=path, versus=path)
-    assert measured.faithfulness == found().faithfulness
+    assert measured.faithfulness == found_here.faithfulness
     assert measured.versus is not None
     assert (measured.versus.edges_jaccard, measured.versus.nodes_jaccard) == (1.0, 1.0)
     assert measured.versus.rank_correlation == pytest.approx(1.0)
