@@ -267,7 +267,7 @@ def test_measured_nodes_lose_what_patching_the_corrupt_head_takes() -> None:
 
 def paths(graph: Graph, edges: set[Edge]) -> Iterator[list[Edge]]:
     """Every path from the embeddings to the logits of the last token, one by one; keys and values are seen later."""
-    owners = {name: [graph.nodes[owner] for owner in of] for name, of in zip(graph.receivers, graph.owners, strict=True)}
+    owners = dict(zip(graph.receivers, ([graph.nodes[owner] for owner in of] for of in graph.owners), strict=True))
     last = graph.positions - 1
     waiting: list[tuple[str, list[Edge]]] = [(graph.name(0, at), []) for at in range(graph.positions)]
     while waiting:
@@ -488,6 +488,7 @@ def test_two_circuits_are_compared_edge_by_edge(tmp_path: Path) -> None:
         (lambda data: data["nodes"][1].pop("name"), "node 2 of .* is no node of this model"),
         (lambda data: data["nodes"][2].update(score=10**400), "node 3 of .* has no finite score"),
         (lambda data: data["links"][0].update(weight=math.nan), "link 1 of .* has no finite weight"),
+        (lambda data: data["links"][1].update(input=["L1H0.q"]), "link 2 of .* leads from no node to an input"),
         (lambda data: data["links"].insert(1, None), "link 2 of .* leads from no node to an input"),
         (lambda data: data["links"][2].update(input="L1H0.w"), "link 3 of .* leads from no node to an input"),
         (lambda data: data["links"][2].update(**{"from": "L3.ffn"}, input="L1H0.q"), "link 3 of .* leads back"),

@@ -163,7 +163,7 @@ def _by_token(report: Circuit) -> Heat:
             cell = position, 1 + graph.places[number][0]
             scores[cell] = node.score + np.nan_to_num(scores[cell])
     inside = ~np.isnan(scores)
-    keep = inside.any(axis=1).nonzero()[0].tolist()
+    keep = np.flatnonzero(inside.any(axis=1)).tolist()
     limit = full_scale(scores[inside].tolist())
     rows, across = [f"{at} {tokens[at].shown}" for at in keep], ["embed", *numbered("L", layers)]
     axes = f"tokens of the first text down; the embeddings and layers 0 to {layers - 1} across"

@@ -1,8 +1,8 @@
 """Circuits in the graph files of circuit-tracer (Ameisen et al. 2025), read and written.
 
 Its viewers take ``metadata``, ``qParams``, ``nodes`` and ``links``. Where a circuit tells no positions apart, its nodes
-stand at the last token of the first clean text. Beside those members a node has its ``name``, and a link the name that it comes
-``from`` and the ``input`` that it feeds.
+stand at the last token of the first clean text. Beside those members a node has its ``name``, and a link the name that
+it comes ``from`` and the ``input`` that it feeds.
 """
 
 import sys
@@ -111,21 +111,21 @@ def read_circuit(path: str | Path, graph: Graph) -> Choice:
     of_nodes = torch.zeros(graph.n_senders, 1, dtype=torch.float64)
     kept = torch.zeros_like(graph.allowed)
     for where, link in _records(data, "link", path):
-        source, target = link.get("from"), link.get("input")
+        source, target = str(link.get("from")), str(link.get("input"))
         if source not in graph.named or target not in graph.inputs_named:
             raise UsageError(f"{where} leads from no node to an input of this model", _WRITES)
-        (row, position), (node, at) = graph.inputs_named[target], graph.named[source]
-        place = row, node, position
-        if node == graph.n_senders or position != at:
+        (row, position), (sender, at) = graph.inputs_named[target], graph.named[source]
+        if sender == graph.n_senders or position != at:
             raise UsageError(f"{where} leads from no node to an input of this model", _WRITES)
+        place = row, sender, position
         if not graph.allowed[place]:
             raise UsageError(f"{where} leads back, from {source} to {target}", _WRITES)
         kept[place], scores[place] = True, _finite(link, "weight", where)
     for where, node in _records(data, "node", path) if level == "nodes" else ():
-        if node.get("name") not in graph.named:
+        if (name := str(node.get("name"))) not in graph.named:
             raise UsageError(f"{where} is no node of this model", _WRITES)
-        if node["name"] != LOGITS:
-            of_nodes[graph.named[node["name"]]] = _finite(node, "score", where)
+        if name != LOGITS:
+            of_nodes[graph.named[name]] = _finite(node, "score", where)
     kept = graph.alive(kept)
     if not kept.any():
         raise UsageError(f"{path} is no circuit: no path leads from the embeddings to the logits", _WRITES)
