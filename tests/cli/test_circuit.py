@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
@@ -71,6 +72,26 @@ def test_the_nodes_that_were_not_left_out_are_not_called_needed(tinytf: Tinytf, 
     assert ("left without it" in shown) == (left_out != "0")
 
 
+@pytest.mark.parametrize("width", [80, 200])
+def test_at_single_tokens_each_layer_sums_its_nodes_beside_their_token(
+    tinytf: Tinytf, tmp_path: Path, width: int
+) -> None:
+    ask = ("circuit", "--pairs", PAIRS, "--level", "positions", "--method", "gradient", "--left-out", "0")
+    ran = tinytf(*ask, "--width", str(width), "--color", "never", "--no-pager", screen=True)
+    assert max(map(cell_len, ran.lines)) <= width
+    sums: dict[tuple[int, str], float] = defaultdict(float)
+    for node in json.loads(tinytf(*ask, "--json").out)["nodes"]:
+        if node["score"] is not None:
+            sums[node["ctx_idx"], node["layer"]] += node["score"]
+    shown = {int(row.split()[0]): row for row in ran.lines if re.match(r"  \d+ [·.\w]+ ", row)}
+    assert shown.keys() == {position for position, _ in sums}
+    for (position, _), score in sums.items():
+        assert re.search(rf"{score:.3f}|{score:.2f}".replace("-", r"\-"), shown[position])
+    tensors = tmp_path / "circuit.safetensors"
+    assert tinytf(*ask, "-o", tensors).status == 0
+    assert load_file(tensors)["kept"].shape[2] == 10
+
+
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_the_picture_draws_every_node_and_edge_once(tinytf: Tinytf, tmp_path: Path, theme: str) -> None:
     report, picture = found(), tmp_path / "circuit.svg"
@@ -103,6 +124,8 @@ def test_a_stored_circuit_is_measured_on_other_pairs_and_compared(tinytf: Tinytf
     assert ran.status == 0, ran.err
     assert "edges scored by integrated gradients, on lost.jsonl; run on 3 pairs of lost.jsonl" in ran.out
     assert "the lead that is lost without one, as estimated on lost.jsonl" in " ".join(ran.out.split())
+    exact = tinytf("circuit", "The cat lost the", "The dog lost the", "--method", "exact", "--level", "positions")
+    assert "without one, as measured" in " ".join(exact.out.split())
     edges = json.loads(stored.read_text("utf-8"))["edges"]
     assert re.search(rf"this circuit +\d+ +{edges} ", ran.out)
     assert re.search(r"Jaccard +1\.00 +1\.00", ran.out)

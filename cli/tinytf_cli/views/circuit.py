@@ -237,7 +237,7 @@ def _projection(receiver: str) -> str:
 def _edges(report: Circuit, most: int | None) -> Iterator[Block]:
     edges, choice = report.edges[:most], report.choice
     title = "every edge" if len(edges) == report.n_edges else f"the {len(edges)} largest of {report.n_edges:,}"
-    how = "measured" if choice.method == "exact" and choice.level == "edges" else "estimated"
+    how = "measured" if choice.method == "exact" and choice.level != "nodes" else "estimated"
     where = "" if choice.chosen_from is None else f" on {_file_name(choice.chosen_from)}"
     lost = "lead" if report.metric.is_lead else report.metric.noun
     yield Heading("edges", f"{title}: the {lost} that is lost without one, as {how}{where}", "residual")
