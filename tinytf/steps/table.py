@@ -108,6 +108,7 @@ def _merged(of_parts: Iterable[dict[str, T]]) -> dict[str, T]:
     return merged
 
 
+@lru_cache(maxsize=256)
 def _words(config: ModelConfig) -> dict[str, str]:
     """The words that fill the placeholders in formulas for this model."""
     return _merged(formulas(config) for formulas in _FORMULAS)
@@ -123,7 +124,7 @@ def _resolved(config: ModelConfig, operations: "ModuleType | None") -> Iterator[
 
     Without the module of operations, which imports torch, they have none.
     """
-    words, substitutes = _words(config), _inputs(config)
+    words, substitutes = {**_words(config)}, _inputs(config)
     above: list[Step] = []
     present = [step for step in STEPS if step.is_in(config)]
     tensors = {step.name for step in present if step.is_tensor}
