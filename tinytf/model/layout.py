@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -69,6 +68,7 @@ def lay_out(model: Transformer) -> None:
     if any(parameter.is_inference() for parameter in model.parameters()):
         return
     programs: Any = model.blocks
+    files, unread = [mapped.path for mapped in model.mapped], 0
     blocks = [[tensors for rows in products(program) for tensors in _tensors(rows) if tensors] for program in programs]
     new_rooms: set[tuple[int, int]] = set()
     for groups in [*blocks, [[model.unembedding]]]:
@@ -78,19 +78,24 @@ def lay_out(model: Transformer) -> None:
             continue
         buffer = in_large_pages(sum(parameter.numel() for parameter in parameters), parameters[0])
         for parameter, slot in zip(parameters, buffer.split([p.numel() for p in parameters]), strict=True):
-            parameter.data = _moved(parameter, slot.view(parameter.shape), [mapped.path for mapped in model.mapped])
+            for piece, place in _pieces(parameter, slot.view(parameter.shape)):
+                place.copy_(piece)
+                unread += piece.nbytes
+                if unread > _BYTES_PER_PIECE:  # asking for the pages costs more than a small matrix
+                    page_out(files)
+                    unread = 0
+            parameter.data = slot.view(parameter.shape)
         new_rooms.add(_room(buffer))
+    if unread:
+        page_out(files)
     in_use = {_room(parameter) for parameter in model.parameters()}
     model.rooms = in_use & (model.rooms | new_rooms)
 
 
-def _moved(parameter: Tensor, slot: Tensor, files: Sequence[Path]) -> Tensor:
-    """``slot`` (out, …) with the numbers of a parameter; what was read of mapped ``files`` is let go piece by piece."""
+def _pieces(parameter: Tensor, slot: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """A parameter and a ``slot`` of its shape (out, …), some rows at a time."""
     rows = max(1, len(parameter) * _BYTES_PER_PIECE // max(1, parameter.nbytes))
-    for piece, place in zip(parameter.split(rows), slot.split(rows), strict=True):
-        place.copy_(piece)
-        page_out(files)
-    return slot
+    return zip(parameter.split(rows), slot.split(rows), strict=True)
 
 
 @torch.inference_mode()
