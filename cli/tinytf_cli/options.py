@@ -304,17 +304,21 @@ class ControlOptions:
 
     controls: int = option(
         type=Whole(0, 1000), shown=10,
-        help="With --at, or --curve of steer: random heads, units or vectors to set the effect beside; 0 for none.",
+        help="With --at, or of steer: random heads, units, vectors or directions to set the effect beside; 0 for none.",
     )  # fmt: skip
 
-    def require(self, needs: str, fits: bool) -> None:
+    def require(self, needs: str, fits: bool, example: str = "--at L0H1") -> None:
         """Raise UsageError if the option is given where there is no such effect."""
         if is_typed("controls") and not fits:
-            raise UsageError(f"--controls goes with {needs}", "such as --at L0H1 --controls 20")
+            raise UsageError(f"--controls goes with {needs}", f"such as {example} --controls 20")
 
     def of(self, seed: int) -> dict[str, Any]:
         """The settings in the library."""
         return {"controls": self.controls, "seed": seed}
+
+    def of_pairs(self, seed: int, versus: str | None) -> dict[str, Any]:
+        """The settings over pairs; none are run where two files are compared."""
+        return {"controls": 0 if versus else self.controls, "seed": seed}
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Random controls: which interventions they are, and their effects beside plain hooks in float64."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
@@ -11,7 +12,7 @@ from architectures import asked, config_of, encoding_of, lively, some_ids
 from torch import Tensor
 
 import tinytf
-from tinytf.cause.interventions.controls import random_sets, random_vectors
+from tinytf.cause.interventions.controls import Control, random_sets, random_vectors
 from tinytf.cause.interventions.hooks import hook_points
 from tinytf.errors import UsageError
 from tinytf.steps.table import table_of
@@ -64,6 +65,47 @@ def test_the_controls_of_a_head_are_the_other_heads_of_its_layer(kind: str) -> N
         assert (control.median, control.largest) == pytest.approx((median(others), max(others)), abs=1e-9)
         assert (control.count, control.reached) == (3, sum(size >= abs(effects[2]) for size in others))
         assert control.what == "other heads of L1"
+
+
+def test_the_largest_of_a_sweep_stands_beside_the_rest_of_it() -> None:
+    model = lively(config_of("gpt2")).double()
+    ids = [some_ids(model.config, 1, LENGTH, seed=seed)[0].tolist() for seed in (5, 6)]
+    clean, corrupt = (record(model, encoding_of(of)) for of in ids)
+    heads: dict[int, Tensor] = {}
+
+    def lead(of: list[int], layer: int, change: Callable[[Tensor], Tensor]) -> float:
+        with torch.no_grad(), input_of_o(model.blocks[layer], change):
+            logits = model(torch.tensor([of]))[0, -1]
+        return float(logits[A] - logits[B])
+
+    changes, recovered = [], []
+    for layer in range(model.config.n_layers):
+        before, after = (lead(of, layer, lambda x, n=layer: heads.setdefault(n, x.clone()) is None or x) for of in ids)
+        for head in range(4):
+            at = torch.tensor([head])
+            changes.append(lead(ids[0], layer, lambda x, at=at: x.index_fill(2, at, 0.0)) - before)
+            moved = lead(ids[1], layer, lambda x, at=at, n=layer: x.index_copy(2, at, heads[n][:, :, at])) - after
+            recovered.append(moved / (before - after))
+    ablated = asked(model).ablate_sweep(clean, "heads", target=A, versus=B).control
+    shares = asked(model).patch_sweep(clean, corrupt, "heads", answer=A, versus=B).control
+    for control, effects, what in ((ablated, changes, "heads"), (shares, recovered, "patches")):
+        first, *others = sorted(map(abs, effects), reverse=True)
+        assert control is not None
+        assert abs(control.effect) == pytest.approx(first, abs=1e-9)
+        assert (control.median, control.largest) == pytest.approx((median(others), others[0]), abs=1e-9)
+        assert (control.count, control.reached) == (len(effects) - 1, 0)
+        assert control.words == f"the largest of {len(effects)} {what}"
+
+
+def test_what_was_not_measured_is_no_control_and_equal_effects_share_their_rank() -> None:
+    assert Control.of_sweep("heads", []) is None
+    assert Control.of_sweep("heads", [math.nan, 2.0]) is None
+    assert Control.of("other heads", math.nan, [1.0]) is None
+    some = Control.of_sweep("heads", [1.0, math.nan, -3.0, 0.5])
+    assert some == Control("heads", 2, -3.0, 0, 0.75, 1.0, picked=True)
+    equal = Control.of_sweep("heads", [0.0, 0.0, 0.0])
+    assert equal is not None
+    assert equal.words == "one of 3 equal largest of 3 heads"
 
 
 def test_random_sets_are_distinct_sets_of_the_same_layers_other_than_the_one_asked_for() -> None:

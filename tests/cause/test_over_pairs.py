@@ -3,7 +3,8 @@
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from torch import Tensor
 
 import tinytf
 from tinytf.cause.interventions import Intervention, hook_points, intervening
+from tinytf.cause.interventions.controls import Control
 from tinytf.cause.over_pairs import OverPairs, running
 from tinytf.errors import AddressError, UsageError
-from tinytf.estimate import Estimate, mean_of
+from tinytf.estimate import Estimate, estimates, mean_of
 from tinytf.pairs.pair import PairSet
 from tinytf.report import Progress
 
@@ -314,10 +316,10 @@ def changed(report: OverPairs, *means: Estimate, **members: Any) -> OverPairs:
     return dataclasses.replace(report, quantities=quantities, **members)
 
 
-def measured(report: OverPairs, **rows: float) -> OverPairs:
+def measured(report: OverPairs, seed: int = 3, **rows: float) -> OverPairs:
     """The report with other values: noise around 0 in every row, and around the numbers given by name."""
     first, *others = report.quantities
-    noise = torch.randn(first.values.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    noise = torch.randn(first.values.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     middle = torch.tensor([rows.get(row.name, 0.0) for row in report.rows], dtype=torch.float64)
     leads = torch.tensor([[one.clean_lead, one.corrupt_lead] for one in report.examples], dtype=torch.float64)
     changed = first.with_values(middle + 0.1 * noise, leads)
@@ -332,6 +334,8 @@ def test_what_is_most_of_many_is_measured_on_pairs_that_did_not_pick_it(tiny: ti
     assert mean.value == pytest.approx(float(own.mean()))
     assert f"L1H3 adds most to the answer's lead, {mean.value:+.3g} (" in report.sentence
     assert "L0H2 takes most away, -" in report.sentence
+    unsure = measured(tiny.attribute_over(PLACES), L1H3=1.0, L1H2=1.0, L0H2=-1.0).sentence
+    assert re.search(r"L1H[23] adds to the answer's lead, .*, not clearly more than L1H[23]; L0H2 takes most", unsure)
     assert report.sentence.count("over the 12 that did not pick it") == 2
     twice = dataclasses.replace(report, examples=report.examples[:1] * 24)  # one pair, which is on one side
     assert twice.confirmed(1)[1].low is None
@@ -341,6 +345,98 @@ def test_nothing_is_said_to_matter_where_all_is_noise(tiny: tinytf.Model) -> Non
     assert measured(tiny.attribute_over(PLACES)).sentence == ""
     assert "none clearly matters" in measured(tiny.ablate_over(PLACES, sweep="heads")).sentence
     assert "matters most" in measured(tiny.ablate_over(PLACES, sweep="heads"), L2H1=-0.5).sentence
+
+
+@pytest.mark.parametrize("near", [("L2H1", "L1H3"), ("L2H1", "L1H3", "L0H0", "L3H2")])
+def test_of_equal_rows_none_is_called_the_most_in_19_of_20_draws(tiny: tinytf.Model, near: Sequence[str]) -> None:
+    """The rows have one mean, and others none: that one of them is more than each other is always false."""
+    report = tiny.ablate_over(PLACES, sweep="heads")
+    sizes = tiny.patch_estimate_pairs(PLACES, "heads", how="grad-drop")
+    for of, mean, words in ((report, -0.2, "matters most"), (sizes, 1.0, "the most")):
+        claimed = [words in measured(of, draw, **dict.fromkeys(near, mean)).sentence for draw in range(200)]
+        assert sum(claimed) / 200 <= 0.05
+
+
+def test_a_row_is_called_the_most_where_it_clearly_exceeds_every_other(tiny: tinytf.Model) -> None:
+    report = measured(tiny.ablate_over(PLACES, sweep="heads"), L2H1=-0.5, L1H3=0.2)
+    row, mean, others = report.confirmed()
+    halves = report.quantities[0].values[1::2]
+    differences = halves[:, [row]].neg() - halves * halves.mean(0).sign()  # L2H1 is below 0
+    clear = [other for other in range(16) if other != row and mean_of(differences[:, other]).is_clear]
+    sizes = sorted(abs(float(halves[:, other].mean())) for other in range(16) if other != row)
+    assert (report.rows[row].name, others, len(clear)) == ("L2H1", 12, 15)
+    assert "that of L2H1 matters most: it moves" in report.sentence
+    assert report.control == Control(
+        "other ablations", 15, mean.value, 0, pytest.approx(sizes[7]), pytest.approx(sizes[-1]), exceeded=15
+    )
+    unsure = measured(tiny.ablate_over(PLACES, sweep="heads"), L2H1=-0.5, L1H3=0.5)
+    assert "over the 12 that did not pick it, not clearly more than L" in unsure.sentence
+    assert "most" not in unsure.sentence
+    assert unsure.control is not None
+    assert (unsure.control.exceeded, unsure.control.count) == (14, 15)
+
+
+def test_too_few_pairs_call_nothing_the_most(tiny: tinytf.Model) -> None:
+    pairs = [
+        {name: vars(pair)[name] for name in ("clean", "corrupt", "answer", "versus")}
+        for pair in PairSet.read(PLACES).pairs[:11]
+    ]
+    for some in (pairs, pairs[:1]):
+        of_heads = [question(some, sweep="heads") for question in (tiny.patch_over, tiny.ablate_over)]
+        for report in (*of_heads, tiny.attribute_over(some)):
+            assert "; too few pairs to call it the most" in report.sentence
+            assert report.sentence.count("most") == 1
+            assert report.control is not None
+            assert report.control.exceeded is None
+            assert report.control.words.startswith(f"the largest of {len(report.rows)} ")
+
+
+def test_an_address_stands_beside_the_other_heads_of_its_layer(tiny: tinytf.Model, original: Any) -> None:
+    rows = [vars(pair) for pair in PairSet.read(PLACES).pairs[:8]]
+    pairs = [{name: row[name] for name in ("clean", "corrupt", "answer", "versus")} for row in rows]
+    ablated, patched = tiny.ablate_over(pairs, "L1H0"), tiny.patch_over(pairs, "L1H0")
+    changes, moved, lost = torch.empty(8, 4).double(), torch.empty(8, 4).double(), torch.empty(8).double()
+    for index, pair in enumerate(PairSet.of(pairs).encoded(tiny)):
+
+        def lead(ids: Sequence[int], pair: Any = pair) -> float:
+            with torch.no_grad():
+                logits = original(torch.tensor([ids])).logits[0, -1]
+            return float(logits[pair.answer] - logits[pair.versus])
+
+        inputs: list[Tensor] = []
+        projection = original.model.layers[1].self_attn.o_proj
+        handle = projection.register_forward_pre_hook(lambda _, args, kept=inputs: kept.append(args[0]))
+        clean, corrupt = lead(pair.clean.ids), lead(pair.corrupt.ids)
+        handle.remove()
+        lost[index] = clean - corrupt
+        for head in range(4):
+            with head_replaced(original, 1, head, 0.0):
+                changes[index, head] = lead(pair.clean.ids) - clean
+            with head_replaced(original, 1, head, inputs[0]):
+                moved[index, head] = lead(pair.corrupt.ids) - corrupt
+    for report, values, counts in ((ablated, changes, torch.ones_like(lost)), (patched, moved, lost)):
+        means = (values.sum(0) / counts.sum()).tolist()
+        differences = means[0] / abs(means[0]) * values[:, [0]] - values * torch.tensor(means).sign()
+        lows = [estimate.low or 0.0 for estimate in estimates(differences[:, 1:], counts, 0)]
+        others = sorted(map(abs, means[1:]))
+        control = report.control
+        assert control is not None
+        assert len(report.rows) == 1
+        assert control.what == "other heads of L1"
+        assert (control.count, control.exceeded) == (3, sum(low > 0 for low in lows))
+        sizes = control.effect, control.median, control.largest
+        assert sizes == pytest.approx((means[0], others[1], others[2]), abs=1e-4)
+        assert control.reached == sum(other >= abs(means[0]) for other in others)
+        assert report.random.shape == (8, 3)
+    assert tiny.ablate_over(pairs, "L1H0", controls=0).control is None
+    assert tiny.ablate_over(pairs, "L1.ffn").control is None
+    several = tiny.patch_over(pairs, ["L1H0", "L2H1"], controls=4, seed=1).control
+    assert several is not None
+    assert (several.what, several.count) == ("random sets of 2 heads of the same layers", 4)
+    single = tiny.ablate_over(pairs[:1], "L1H0").control
+    assert single is not None
+    assert single.exceeded is None
+    assert single.words == f"{single.reached} of 3 other heads of L1 reach{'es' * (single.reached == 1)} it"
 
 
 def test_pairs_that_change_nothing_have_no_share(tiny: tinytf.Model) -> None:

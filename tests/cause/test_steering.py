@@ -17,7 +17,7 @@ from torch import Tensor
 import tinytf
 from tinytf.cause.steer.applying import Change, Steering, steered_model
 from tinytf.cause.steer.contrasts import Activations
-from tinytf.cause.steer.directions import direction, held_out, vector_of
+from tinytf.cause.steer.directions import accuracies_of, direction, held_out, vector_of
 from tinytf.cause.steer.files import read_vectors, write_vectors
 from tinytf.cause.steer.steered_generation import begin_steered_generation
 from tinytf.cause.steer.vector import LayerVector, SteeringVector
@@ -171,6 +171,28 @@ def test_accuracy_is_that_of_a_loop_over_folds() -> None:
     accuracy, _ = held_out("mean", Activations(positive, negative, 1.0), 7) or (None, 0)
     assert accuracy is not None
     assert accuracy.value == pytest.approx(right / 26)
+
+
+def test_random_directions_are_judged_by_the_folds_of_the_vector() -> None:
+    """A direction that tells all apart does so whatever its sign or length; one across it is judged by a loop."""
+    generator = torch.Generator().manual_seed(2)
+    noise = torch.randn(2, 20, 3, generator=generator, dtype=torch.float64)
+    noise[:, :, 0] *= 0.01
+    positive, negative = noise[0] + torch.tensor([1.0, 0, 0]), noise[1] - torch.tensor([1.0, 0, 0])
+    along, across = torch.tensor([1.0, 0, 0]).double(), torch.tensor([0, 1.0, 0]).double()
+    of = Activations(positive, negative, 1.0)
+    accuracies = accuracies_of([along, -5 * along, across], of, seed=0)
+    assert accuracies[:2] == [1.0, 1.0]
+    right = []
+    order = torch.randperm(20, generator=torch.Generator().manual_seed(0))
+    for fold in range(5):
+        tested = order[fold::5]
+        rest = [pair for pair in range(20) if pair not in tested.tolist()]
+        above, below = float(positive[rest, 1].mean()), float(negative[rest, 1].mean())
+        side, middle = (1 if above >= below else -1), (above + below) / 2
+        right += [bool(side * (value - middle) > 0) for value in positive[tested, 1].tolist()]
+        right += [bool(side * (value - middle) < 0) for value in negative[tested, 1].tolist()]
+    assert accuracies[2] == pytest.approx(sum(right) / 40)
 
 
 def test_promoted_tokens_are_those_of_the_head(model: tinytf.Model, vector: SteeringVector) -> None:

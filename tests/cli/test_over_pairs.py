@@ -45,6 +45,33 @@ def test_the_answer_comes_first_on_one_screen_with_intervals_and_examples(tinytf
     assert lines == [example["line"] for example in (*ranked[:3], *ranked[-3:])]
 
 
+@pytest.mark.parametrize(
+    ("command", "arguments", "what"),
+    [("ablate", ("--sweep", "heads"), "other ablations"), ("patch", ("--sweep", "heads"), "other patches"),
+     ("attribute", (), "other parts"), ("patch", ("--at", "L1H0", "--controls", "2"), "random heads of L1"),
+     ("ablate", ("--at", "L1H0", "--at", "L2H1"), "random sets of 2 heads of the same layers")],
+)  # fmt: skip
+def test_an_effect_over_pairs_stands_beside_others_of_its_kind(
+    tinytf: Tinytf, command: str, arguments: tuple[str, ...], what: str
+) -> None:
+    ran = tinytf(command, "--pairs", PLACES, *arguments, "--width", "80")
+    control = json.loads(tinytf(command, "--pairs", PLACES, *arguments, "--json").out)["control"]
+    assert control["what"] == what
+    assert 0 <= control["exceeded"] <= control["count"] - control["reached"]
+    words = f"clearly larger than {control['exceeded']} of {control['count']} {what}; their"
+    assert words in " ".join(ran.out.split())
+    assert f"median {control['median']:.4f}, largest {control['largest']:.4f}" in " ".join(ran.out.split())
+
+
+def test_controls_go_with_an_address(tinytf: Tinytf) -> None:
+    for command in ("ablate", "patch"):
+        refused = tinytf(command, "--pairs", PLACES, "--sweep", "heads", "--controls", "3")
+        assert is_a_clean_error(refused, 2)
+        assert "--controls goes with --at" in refused.err
+        data = json.loads(tinytf(command, "--pairs", PLACES, "--at", "L1H0", "--controls", "0", "--json").out)
+        assert data["control"] is None
+
+
 def test_events_are_a_line_for_every_row_and_every_pair(tinytf: Tinytf) -> None:
     arguments = ("ablate", "--pairs", PLACES, "--sweep", "ffn", "--where", "verb=hid")
     events = [json.loads(line) for line in tinytf(*arguments, "--format", "ndjson").lines]

@@ -51,6 +51,22 @@ def test_pairs_become_a_file_and_the_file_a_text(tinytf: Tinytf, pairs: Path) ->
         assert data["plain"] == [model.generate(PROMPT, max_tokens=4)]
 
 
+def test_what_a_vector_tells_apart_stands_beside_random_directions(tinytf: Tinytf, pairs: Path) -> None:
+    vectors = data_of(tinytf("steer", "pairs.jsonl", "--controls", "7", "--json"))["vectors"]
+    for vector in vectors:
+        control = vector["control"]
+        assert control["what"] == f"random directions at {vector['at']}"
+        assert (control["effect"], control["count"]) == (vector["accuracy"]["value"], 7)
+    screen = " ".join(tinytf("steer", "pairs.jsonl", "--controls", "7", "--width", "80").out.split())
+    assert re.search(r"random controls: \d of 7 random directions at L\d\.out reach(es)? it; their shares told", screen)
+    without = tinytf("steer", "pairs.jsonl", "--controls", "0")
+    assert "random" not in without.out
+    assert tinytf("steer", "pairs.jsonl", "-o", "joy.safetensors").status == 0
+    refused = tinytf("steer", "joy.safetensors", "--controls", "7")
+    assert is_a_clean_error(refused, 2)
+    assert "--controls goes with --curve, or pairs instead of a vector" in refused.err
+
+
 def test_a_control_vector_is_for_every_layer_that_it_holds(tinytf: Tinytf, pairs: Path) -> None:
     assert tinytf("steer", "pairs.jsonl", "-o", "joy.gguf").status == 0
     data = data_of(tinytf("generate", PROMPT, "--add", "joy.gguf*0.5", "--max-tokens", "2", "--json"))

@@ -84,7 +84,10 @@ METHODS = (
     Method("attribution patching, GradDrop", "torch", "plain hooks on every kind of model, autograd, float64",
            "cause/test_atp_star.py", ("test_grad_drop_averages_the_sizes_that_plain_hooks_give",), "allclose"),
     Method("random controls", "torch", "plain hooks on every other head, float64", "cause/test_controls.py",
-           ("test_the_controls_of_a_head_are_the_other_heads_of_its_layer",), "approx"),
+           ("test_the_controls_of_a_head_are_the_other_heads_of_its_layer",
+            "test_the_largest_of_a_sweep_stands_beside_the_rest_of_it"), "approx"),
+    Method("random controls over pairs", "transformers", "a hook on the output projection, float32",
+           "cause/test_over_pairs.py", ("test_an_address_stands_beside_the_other_heads_of_its_layer",), "approx"),
     *(
         Method(what, "torch", f"plain hooks on {how}, float64", _METRIC, (test,))
         for what, how, test in (

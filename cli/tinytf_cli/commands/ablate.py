@@ -84,8 +84,7 @@ def ablate(options: Options, controls: ControlOptions, fold: FoldOptions, tracin
     if len(chosen) != 1:
         message = f"{chosen[0]} and {chosen[1]} ask for two things at once" if chosen else "nothing is named to ablate"
         raise UsageError(message, "name a head, such as --at L0H1, or map all of them with --sweep heads")
-    fits = bool(options.addresses) and not options.repair and tracing.texts.over.pairs is None
-    controls.require("--at of one text, without --repair", fits)
+    controls.require("--at, without --repair", bool(options.addresses) and not options.repair)
     if options.repair and not options.addresses:
         raise UsageError("--repair goes with --at", "name what to ablate, such as --at L0H1")
     if options.repair and options.metric is not None:
@@ -104,6 +103,7 @@ def ablate(options: Options, controls: ControlOptions, fold: FoldOptions, tracin
             ablate_over, tracing.model_options, tracing.output, fold, options.top,
             at=options.addresses, sweep=options.sweep, how=options.how, reference=options.reference, resume=resume,
             versus=None if options.versus is None else Path(options.versus),
+            **controls.of_pairs(tracing.model_options.seed, options.versus),
             **over.followed(options.metric, options.target, "--target"),
         )  # fmt: skip
     through = tracing.model_options.through_model(tracing.output)

@@ -144,10 +144,10 @@ def patch(
     from tinytf_cli.views.patch import aligned_lines
 
     _require_fitting(options, path, estimate)
-    controls.require("--at of two texts", bool(options.addresses) and over.pairs is None)
+    controls.require("--at", bool(options.addresses))
     if over.pairs is not None:
         resume = resume_options.checked_file("")
-        return _over_pairs(options, estimate, over, fold, model_options, output, resume)
+        return _over_pairs(options, estimate, over, controls, fold, model_options, output, resume)
     needs = "a sweep" if options.addresses else "--beside exact" if estimate.how and not estimate.beside else ""
     resume = resume_options.checked_file(needs)
     words = with_session_text(tuple(text for text in (options.clean, options.corrupt) if text is not None), 2)
@@ -239,6 +239,7 @@ def _over_pairs(
     options: Options,
     estimate: EstimateOptions,
     over: PairsOptions,
+    controls: ControlOptions,
     fold: FoldOptions,
     model_options: ModelOptions,
     output: Output,
@@ -253,6 +254,7 @@ def _over_pairs(
         require_only(("addresses", "sweep", "top", "metric", "answer", "versus"), (Options, PathOptions), "--pairs")
         sites = options.sweep or (None if options.addresses else "residual")
         settings: dict[str, Any] = {"at": options.addresses, "sweep": sites, "resume": resume, **followed}
+        settings |= controls.of_pairs(model_options.seed, options.versus)
         return over.draw(patch_over, model_options, output, fold, options.top, **settings)
     require_only(("sweep", "top", "metric", "answer", "versus"), (Options, PathOptions), "--estimate and --pairs")
     settings = {"over": options.sweep or "heads", "resume": resume, **followed, **estimate.settings}

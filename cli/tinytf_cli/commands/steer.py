@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -70,11 +70,14 @@ def steer(options: Options, controls: ControlOptions, fold: FoldOptions, texts: 
         raise UsageError(
             f"{options.source} is a vector already, and --method and --position make one", "leave them out"
         )
+    controls.require(
+        "--curve, or pairs instead of a vector", options.curve is not None or not is_file, "--curve=-2:2:0.5"
+    )
     if options.curve is None:
-        if texts.words or is_typed("asked", "reference", "metric", "controls"):
-            raise UsageError("TEXT, --ask, --metric, --reference and --controls go with --curve", _CURVE)
+        if texts.words or is_typed("asked", "reference", "metric"):
+            raise UsageError("TEXT, --ask, --metric and --reference go with --curve", _CURVE)
         model = model_options.open(because="its pairs are of texts that one stack reads")
-        vector = _vector(model, options, texts, model_options.seed, is_file, output)
+        vector = _vector(model, options, texts, controls.of(model_options.seed), is_file, output)
         if output.file is not None and output.file.suffix.lower() in _FILES:
             output.note(vector.sentence)
         file = str(options.source) if is_file else ""
@@ -83,7 +86,7 @@ def steer(options: Options, controls: ControlOptions, fold: FoldOptions, texts: 
     strengths = _strengths(options.curve)
     written = texts.items
     model = model_options.open(because="its pairs are of texts that one stack reads")
-    vector = _vector(model, options, texts, model_options.seed, is_file, output)
+    vector = _vector(model, options, texts, controls.of(model_options.seed), is_file, output)
     add: Vectors = vector
     if is_file and options.addresses:
         add = dict.fromkeys(options.addresses, vector)
@@ -103,8 +106,9 @@ def steer(options: Options, controls: ControlOptions, fold: FoldOptions, texts: 
 
 
 def _vector(
-    model: "Model", options: Options, texts: OptionalTextOptions, seed: int, is_file: bool, output: Output
-) -> "SteeringVector":
+    model: "Model", options: Options, texts: OptionalTextOptions, controls: dict[str, Any], is_file: bool,
+    output: Output,
+) -> "SteeringVector":  # fmt: skip
     """The vector of the file, or the one made from its pairs, which --chat makes messages."""
     from tinytf.cause.steer.contrasts import Contrasts
     from tinytf.cause.steer.vector import read_out, steering_vector
@@ -114,7 +118,8 @@ def _vector(
         with progress_line(output.stderr, "pairs:") as on_progress:
             return model.steer(
                 Contrasts.of(options.source).read_as(texts.of), at=options.addresses or "L*.out",
-                method=options.method, position=options.position, top=options.top, seed=seed, on_progress=on_progress,
+                method=options.method, position=options.position, top=options.top, on_progress=on_progress,
+                **controls,
             )  # fmt: skip
     vector = steering_vector(options.source)
     if vector.made_with not in ("", model.name):

@@ -96,6 +96,7 @@ def ablate_sweep(report: AblationSweep, terminal: Terminal, display: SweepDispla
             Column("then first", [model.shown(effect.best) for _, effect in strongest], drop=1),
         ]
     )
+    yield from control_line(report.control, "changes")
     values = as_array(report.change)
     most, unit = largest(values), metric.in_unit and f", in{metric.in_unit}"
     yield Heading(
@@ -163,11 +164,14 @@ def choice_table(
     )
 
 
-def control_line(control: Control | None, effects: str) -> Iterator[Block]:
-    """How many random controls reach an effect, if there are any, and their sizes."""
+def control_line(control: Control | None, effects: str, of: str = "random controls") -> Iterator[Block]:
+    """How many controls reach an effect, or of how many it is the largest, if there are any, and their sizes."""
     if control is not None:
         sizes = "median ", Figure(control.median, "%.4f"), ", largest ", Figure(control.largest, "%.4f")
-        yield Line([f"random controls: {control.words}; their {effects}: ", *sizes], indent=2)
+        words = f"{of}: {control.words}; their {effects}: "
+        if control.picked:
+            words = f"{control.words}; {effects} of the others: "
+        yield Line([words, *sizes], indent=2)
 
 
 def check_line(*checks: Verified) -> Iterator[Block]:

@@ -9,7 +9,7 @@ from tinytf.cause.over_pairs import OverPairs
 from tinytf.sentences import percent
 from tinytf.text.printable import printable
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.ablate import check_line
+from tinytf_cli.views.ablate import check_line, control_line
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Heat, Line, Piece, Span, Table
 from tinytf_cli.views.draw import Display, draws, model_of
@@ -34,6 +34,8 @@ TABLE_ROWS = 16
 """The most rows of a table whose rows are in the model's order, unless all are shown."""
 _POSITIONS, _LEAST = 10, 0.005
 """The most positions of a map, and the least that one of them has moved, unless all are shown."""
+_EFFECTS = {"attribute": "terms", "ablate": "changes"}
+"""What the effects of a question are; shares of the lead for any other."""
 _TEXT = 48
 """The most characters of an example's text."""
 
@@ -80,6 +82,10 @@ def over_pairs(report: OverPairs, terminal: Terminal, display: OverPairsDisplay)
         yield note(f"{in_words(quantity.name)}: {'median ' * quantity.median}{quantity.meaning}")
     most = None if display.all or not in_order else TABLE_ROWS
     yield from folded(_table(report, rows), [names[row] for row in rows], most, "rows")
+    if report.control is not None:
+        row, _, measured = report.confirmed()
+        of = "random controls" if len(names) == 1 else f"{names[row]} over the {measured:,} pairs that did not pick it"
+        yield from control_line(report.control, _EFFECTS.get(report.asked, "shares"), of)
     if report.asked == "lens":
         starts = [f"in {share} % of the pairs {_start(report, share / 100)}" for share in (50, 90)]
         yield note(f"the answer leads for good: {', '.join(starts)}")

@@ -59,6 +59,7 @@ def patch_sweep(report: PatchSweep, terminal: Terminal, display: SweepDisplay) -
     yield Heading("strongest", "share recovered: 1 is the clean run, 0 the corrupt one")
     yield from stopped(report.interrupted, report.measured, report.patches, "patches")
     yield _strongest(report, display.top)
+    yield from control_line(report.control, "shares")
     yield from _map(report, display.all)
     yield from check_line(*report.checks)
 
@@ -71,6 +72,7 @@ def patch_estimate(report: EstimatedSweep, terminal: Terminal, display: SweepDis
     yield Heading("strongest", f"{share}: {report.estimating.words}")
     beside = report.beside
     yield _strongest(report, display.top, None if beside is None else beside.recovered)
+    yield from control_line(report.control, "shares")
     added: list[Piece] = ["the estimates for the embeddings add up to ", Figure(report.added_up, "%.3f")]
     if report.uncorrected:
         layers = first_of([f"L{layer}" for layer in report.uncorrected], _POSITIONS)
@@ -116,6 +118,7 @@ def patch_paths(report: PathSweep, terminal: Terminal, display: SweepDisplay) ->
             _metric_column(report, [end.value or 0.0 for end in strongest]),
         ]
     )
+    yield from control_line(report.control, "shares")
     steps = dict.fromkeys(end.site.step for end in strongest if end.site is not None and end.site.head is not None)
     every = dict.fromkeys(end.site.step for end in report.ends if end.site is not None and end.site.head is not None)
     for step in every if display.all else list(steps)[:1]:

@@ -11,6 +11,7 @@ from tinytf.look.readout import Ends
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.ablate import control_line
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Table
 from tinytf_cli.views.draw import Display, draws, model_of
@@ -65,6 +66,7 @@ def steering_vector(report: SteeringVector, terminal: Terminal, display: Steerin
             "told apart: texts left out that fall on their own side of the middle; d′: how far apart the sides are, in "
             "standard deviations; size: the vector's norm by that of the step's values"
         )
+    yield from control_line(best.control, "shares told apart")
     if best.promoted:
         words = best.reading or "logits for strength 1, before the norm's scale"
         yield Heading(f"{best.at} in the vocabulary", words, "output")

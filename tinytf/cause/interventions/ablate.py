@@ -156,7 +156,8 @@ class AblationSweep(Ablated):
 
     An effect not measured before an interrupt is None, and NaN in the maps. The maps ``kl`` and ``change`` are
     (layers, heads), (layers with experts, experts), or (1, layers) if nothing is split; NaN where a layer has fewer
-    heads. ``counts`` are the lengths of the rows. ``check`` compares the strongest with a forward pass of its own.
+    heads. ``counts`` are the lengths of the rows. ``control`` has the strongest beside the others. ``check`` compares
+    the strongest with a forward pass of its own.
     """
 
     KIND = "ablate_sweep"
@@ -198,6 +199,10 @@ class AblationSweep(Ablated):
         return [(name, effect) for name, effect in zip(self.names, self.effects, strict=True) if effect is not None]
 
     @property
+    def control(self) -> Control | None:
+        return Control.of_sweep(_ABLATED[self.what], [effect.change for _, effect in self.measured])
+
+    @property
     def interrupted(self) -> bool:
         return None in self.effects
 
@@ -211,7 +216,7 @@ class AblationSweep(Ablated):
             **self.asked(),
             **self.members("interrupted"),
             "effects": [{"at": name, **self.effect_data(effect)} for name, effect in self.measured],
-            **self.members("check"),
+            **self.members("control", "check"),
         }
 
 

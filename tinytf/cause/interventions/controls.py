@@ -1,8 +1,10 @@
-"""Random controls: the effect of an intervention beside those of random ones of its kind.
+"""Controls: the effect of an intervention beside those of others of its kind.
 
-For heads, experts and units they are sets of as many others of the same layers; for a vector, vectors of its length.
+For heads, experts and units they are random sets of as many others of the same layers; for a vector, random vectors of
+its length; for the largest effect of a sweep, the rest of the sweep.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, islice, product
@@ -29,9 +31,12 @@ _TOKENS = 1024
 
 @dataclass(frozen=True)
 class Control(Data):
-    """An ``effect`` beside those of ``count`` random interventions; ``what`` these are.
+    """An ``effect`` beside those of ``count`` others; ``what`` these are.
 
     ``reached`` of them have an effect at least as large, whatever its sign; ``median`` and ``largest`` are of sizes.
+    ``picked``: the effect is the largest of a sweep and the others are its rest, so that only equal ones reach it.
+    ``exceeded`` is how many of them it is clearly larger than over pairs of texts: where the 95 % interval of the
+    difference of their sizes is above 0. None for one text, and where the same pairs picked it.
     """
 
     what: str
@@ -40,19 +45,34 @@ class Control(Data):
     reached: int
     median: float
     largest: float
+    picked: bool = False
+    exceeded: int | None = None
 
     @classmethod
-    def of(cls, what: str, effect: float, random: Sequence[float]) -> "Control | None":
-        """The control of an effect; None without any random one."""
-        sizes = [abs(value) for value in random]
-        if not sizes:
+    def of(
+        cls, what: str, effect: float, others: Sequence[float], *, picked: bool = False, exceeded: int | None = None
+    ) -> "Control | None":
+        """The control of an effect; None without any other. Others that are NaN were not measured."""
+        sizes = [abs(value) for value in others if not math.isnan(value)]
+        if not sizes or math.isnan(effect):
             return None
         reached = sum(size >= abs(effect) for size in sizes)
-        return cls(what, len(sizes), effect, reached, median(sizes), max(sizes))
+        return cls(what, len(sizes), effect, reached, median(sizes), max(sizes), picked, exceeded)
+
+    @classmethod
+    def of_sweep(cls, what: str, effects: Sequence[float]) -> "Control | None":
+        """The largest of all ``effects``, by size, beside the rest; None for fewer than two that are not NaN."""
+        first, *others = sorted((value for value in effects if not math.isnan(value)), key=abs, reverse=True) or [0.0]
+        return cls.of(what, first, others, picked=True)
 
     @property
     def words(self) -> str:
-        """``0 of 10 random sets of 2 heads of the same layers reach it``."""
+        """``0 of 10 random heads of L1 reach it``, ``the largest of 270 heads``, or how many it clearly exceeds."""
+        if self.exceeded is not None:
+            return f"clearly larger than {self.exceeded:,} of {self.count:,} {self.what}"
+        if self.picked:
+            largest = f"one of {self.reached + 1:,} equal largest" if self.reached else "the largest"
+            return f"{largest} of {self.count + 1:,} {self.what}"
         return f"{self.reached:,} of {self.count:,} {self.what} reach{'es' * (self.reached == 1)} it"
 
 

@@ -187,7 +187,8 @@ class PatchSweep(PatchedRun):
     (None: all).
 
     In a decoder the positions before ``first``, where the texts begin to differ, were not run: clean and corrupt
-    activations are the same there. Patches not run before an interrupt are NaN.
+    activations are the same there. Patches not run before an interrupt are NaN. ``control`` has the share of the
+    strongest beside those of the other patches that were run.
     """
 
     KIND = "patch_sweep"
@@ -213,13 +214,13 @@ class PatchSweep(PatchedRun):
         config = model.config.stacks[self.stack]
         return Grid.of(self.what, table_of(config), None, stack=self.stack).name(layer, column)
 
-    def clean_site(self, layer: int, column: int) -> str:
+    def clean_site(self, layer: int, column: int, of: str = " of the clean run") -> str:
         """A patch in words, such as ``L3 of the clean run at 4 ·cat``."""
         if self.what in COLUMNS:
-            return f"{self.site(layer, column)} of the clean run"
+            return f"{self.site(layer, column)}{of}"
         tokens = self.swept[0].tokens
         shown = f" {tokens[column].shown}" if column < len(tokens) else ""
-        return f"{self.stack}L{layer} of the clean run at {column}{shown}"
+        return f"{self.stack}L{layer}{of} at {column}{shown}"
 
     def claim(self) -> str:
         """Where the lead is brought back: up to which layer where the texts differ, and from which at the prediction.
@@ -267,6 +268,10 @@ class PatchSweep(PatchedRun):
         return self.contrast.normalised(self.values)
 
     @property
+    def control(self) -> Control | None:
+        return Control.of_sweep("patches", self.recovered[:, self.first :].flatten().tolist())
+
+    @property
     def measured(self) -> int:
         return int((~self.values.isnan()).sum())
 
@@ -294,7 +299,7 @@ class PatchSweep(PatchedRun):
             "axes": ["layer", self.axis],
             **self.members("positions", "interrupted"),
             "value": self.values.tolist(),
-            **self.members("recovered", "checks"),
+            **self.members("recovered", "control", "checks"),
         }
 
 

@@ -30,9 +30,17 @@ from tinytf.cause.interventions.sweep import verify_logits
 from tinytf.estimate import rank_correlation
 from tinytf.metric import Answer, Asked, MetricFunction
 from tinytf.report import About, Data, Progress, Verified, ignore_progress
-from tinytf.sentences import percent
+from tinytf.sentences import listed, percent
 from tinytf.text_model import TextModel
 from tinytf.trace.trace import Text
+
+MOST, MARGIN = 0.05, 1.25
+"""Of an estimate that is said to be the most: the least share of the lead, and the least ratio to the next one."""
+
+
+def is_most(share: float, next_share: float) -> bool:
+    """Whether the largest estimate is said to be the most; docs/patching.md says how often exact patching agrees."""
+    return abs(share) >= max(MOST, MARGIN * abs(next_share))
 
 
 @dataclass(frozen=True)
@@ -113,8 +121,9 @@ class EstimatedSweep(PatchSweep):
         return self.beside is not None and self.beside.sites < self.exact_sites
 
     def claim(self) -> str:
-        """The patch of the largest estimate, and how exact patching ranks the sites, if it ran."""
-        layer, column, most = self.strongest(1)[0]
+        """The patch of the largest estimate, if it is clearly the most, and how exact patching ranks the sites."""
+        largest = self.strongest(2)
+        layer, column, most = largest[0]
         if is_nothing(most):
             return f"Estimated by gradients, no patch {NOTHING} {self.lead}."
         metric = self.contrast.metric
@@ -122,6 +131,9 @@ class EstimatedSweep(PatchSweep):
         if self.estimating.gives_sizes:
             would = f"by {percent(most)} of it, up or down"
         words = f"Estimated by gradients, {self.clean_site(layer, column)} moves {metric.words} most: {would}"
+        if not is_most(most, largest[-1][2] if len(largest) > 1 else 0.0):
+            sizes = listed([f"{self.clean_site(row, at, of='')} ({percent(abs(share))})" for row, at, share in largest])
+            words = f"Estimated by gradients, no patch clearly moves {metric.words} most; by size, {sizes} come first"
         if self.beside is None or self.beside.rank_correlation is None:
             return f"{words}."
         ranked = f"its ranking of {self.beside.sites:,} sites correlates with that of exact patching at"

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tinytf.cause.interventions.controls import Control
 from tinytf.cause.interventions.hooks import (
     Change,
     HookPoint,
@@ -100,6 +101,11 @@ class PathSweep(PatchedRun):
     ends: tuple[PathEnd, ...]
 
     @property
+    def control(self) -> Control | None:
+        """The share of the strongest path beside those of the others."""
+        return Control.of_sweep("paths", [end.recovered for end in self.ends if end.recovered is not None])
+
+    @property
     def interrupted(self) -> bool:
         return any(end.recovered is None for end in self.ends)
 
@@ -148,7 +154,7 @@ class PathSweep(PatchedRun):
             **self.compared(),
             "sweep": self.over,
             "fixed": fixed,
-            **self.members("positions", "recomputes_ffn", "interrupted", "ends", "checks"),
+            **self.members("positions", "recomputes_ffn", "interrupted", "ends", "control", "checks"),
         }
 
 

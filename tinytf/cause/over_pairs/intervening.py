@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from tinytf.cause.interventions.controls import CONTROLS, logits_of_sets, random_sets, require_controls
 from tinytf.cause.interventions.grid import COLUMNS, PROJECTED, Grid
 from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, logits_with
 from tinytf.cause.interventions.patch import Runs
@@ -60,11 +61,21 @@ def _named(groups: Groups, over: str | None) -> str:
     each = {"heads": "each head", "ffn": "each feed-forward", "attn": "each attention", "layers": "each layer",
             "residual": "the stream into each layer", "neurons": "each unit of the feed-forwards",
             **{over: f"the {over} of each head" for over in PROJECTED}}  # fmt: skip
-    return ", ".join(groups) if over is None else each[over]
+    return next(iter(groups)) if over is None else each[over]
+
+
+def _with_controls(model: TextModel, groups: Groups, over: str | None, count: int, seed: int) -> tuple[Groups, str]:
+    """The only group and random ones of its kind, and what these are; the groups of a sweep stay as they are."""
+    require_controls(count)
+    if over is not None:
+        return groups, ""
+    (points,) = groups.values()
+    what, sets = random_sets(points, table_of(model.config), count, seed)
+    return {**groups, **{" + ".join(map(str, one)): one for one in sets}}, what if sets else ""
 
 
 class _Changed(Question):
-    """A question about runs with interventions: ``groups`` are the hook points of each row."""
+    """A question about runs with interventions: ``groups`` are the hook points of each row, and of random controls."""
 
     runs_again = True
     groups: Groups
@@ -88,8 +99,11 @@ class _Changed(Question):
         trace, plain = self.changed_run(run)
         of_rows = self.interventions(run)
         leads = torch.full((len(of_rows),), plain, dtype=torch.float64)
-        if len(of_rows) == 1:  # all steps of one row may be in several layers
-            leads[0] = run.lead(logits_with(trace, of_rows[0], run.metric.positions)[None])
+        if not self.sweep:  # all steps of one row may be in several layers
+            first, *others = of_rows
+            of_others = logits_of_sets(trace, others, run.metric.positions)
+            rows = [logits_with(trace, first, run.metric.positions), *of_others]
+            leads = torch.cat([run.lead(logits[None]) for logits in rows])
         else:
             chosen = torch.tensor([row for row, interventions in enumerate(of_rows) if interventions])
             changing = [of_rows[row] for row in chosen.tolist()]
@@ -115,9 +129,10 @@ class _Ablate(_Changed):
     asked = "ablate"
 
     def __init__(
-        self, measured: Measure, groups: Groups, over: str | None, how: str, values: HookValues | None
+        self, measured: Measure, groups: Groups, over: str | None, how: str, values: HookValues | None, random: str
     ) -> None:
         self.measured, self.groups, self.sweep, self.values = measured, groups, over, values
+        self.random_sets = random
         self.even = values is None
         source = "" if values is None else values.source
         replacement = {"zero": "set to zero", "mean": f"set to the {source}"}.get(how, "given its corrupt values")
@@ -153,6 +168,8 @@ def ablate_over(
     answer: Answer = None,
     how: str = "zero",
     reference: Reference | str | Path | None = None,
+    controls: int = CONTROLS,
+    seed: int = 0,
     where: Sequence[str] = (),
     resume: Path | None = None,
     on_progress: Progress = ignore_progress,
@@ -163,7 +180,8 @@ def ablate_over(
     (``layers``) alone. ``how`` is ``zero``, ``mean`` (over ``reference``, by default the model's own corpus), or
     ``resample``, the values of the pair's corrupt run. An interrupt ends it with the pairs so far; the file ``resume``
     keeps them. ``metric`` is as in ``patch``, with each pair's own answer, or one ``answer`` for all pairs, such as a
-    set of words. ``pairs`` and ``where`` are as in ``attribute_over``.
+    set of words. ``controls`` random sets of as many heads, experts or units as ``at`` names, of the same layers, are
+    ablated beside, drawn by ``seed``. ``pairs`` and ``where`` are as in ``attribute_over``.
 
     Raises UsageError like PairSet and ``ablate``, for neither or both of ``at`` and ``sweep``, and with ``resample``
     for texts with different numbers of tokens; AddressError for a step that cannot be ablated.
@@ -173,14 +191,13 @@ def ablate_over(
     if how != "mean" and reference is not None:
         raise UsageError("over pairs, only a mean takes other texts", "resample takes each pair's corrupt run")
     chosen = pair_set(pairs, where)
-    groups = _groups(model.config, sweep, at, ABLATED)
+    groups, random = _with_controls(model, _groups(model.config, sweep, at, ABLATED), sweep, controls, seed)
     wanted = Asked.of(model, metric, answer)
     encoded = chosen.encoded(model, even=how == "resample" or wanted.reads_text, metric=metric, answer=answer)
     points = [point for group in groups.values() for point in group]
     values = None if how == "resample" else values_for(model, points, how, reference)
-    return ask(
-        model, _Ablate(wanted.measure(), groups, sweep, how, values), chosen, encoded, where, on_progress, resume
-    )
+    question = _Ablate(wanted.measure(), groups, sweep, how, values, random)
+    return ask(model, question, chosen, encoded, where, on_progress, resume)
 
 
 def _share(measured: Measure, name: str, meaning: str, each: str = "moved") -> Quantity:
@@ -192,8 +209,10 @@ class _Patch(_Changed):
     asked = "patch"
     even = True
 
-    def __init__(self, measured: Measure, groups: Groups, over: str | None, encoded: Sequence[EncodedPair]) -> None:
-        self.measured = measured
+    def __init__(
+        self, measured: Measure, groups: Groups, over: str | None, encoded: Sequence[EncodedPair], random: str
+    ) -> None:
+        self.measured, self.random_sets = measured, random
         lengths = {len(pair.clean.ids) for pair in encoded}
         self.groups, self.sweep = groups, over
         self.by_position = over is not None and over not in COLUMNS
@@ -250,6 +269,8 @@ def patch_over(
     sweep: str | None = None,
     metric: str | MetricFunction | None = None,
     answer: Answer = None,
+    controls: int = CONTROLS,
+    seed: int = 0,
     where: Sequence[str] = (),
     resume: Path | None = None,
     on_progress: Progress = ignore_progress,
@@ -259,18 +280,18 @@ def patch_over(
     The steps of ``at`` are patched together at all positions, or with ``sweep`` each head (``heads``), its ``queries``,
     ``keys`` or ``values``, or the stream (``residual``), attention (``attn``) or feed-forward (``ffn``) of each layer
     alone: at each position if all texts have the same number of tokens, otherwise at the predicting token. The share is
-    Σ (patched − corrupt) / Σ (clean − corrupt) over all pairs, of leads in logits or of another ``metric``, as in
-    ``ablate_over``. An interrupt ends it with the pairs so far; the file ``resume`` keeps them. ``pairs`` and ``where``
-    are as in ``attribute_over``.
+    Σ (patched − corrupt) / Σ (clean − corrupt) over all pairs, of leads in logits or of another ``metric``; it,
+    ``controls`` and ``seed`` are as in ``ablate_over``. An interrupt ends it with the pairs so far; the file ``resume``
+    keeps them. ``pairs`` and ``where`` are as in ``attribute_over``.
 
     Raises UsageError like PairSet, for texts of a pair with different numbers of tokens, for neither or both of ``at``
     and ``sweep``; AddressError for a step that cannot be patched.
     """
     chosen = pair_set(pairs, where)
-    groups = _groups(model.config, sweep, at, PATCHED)
+    groups, random = _with_controls(model, _groups(model.config, sweep, at, PATCHED), sweep, controls, seed)
     encoded = chosen.encoded(model, metric=metric, answer=answer)
     measured = Asked.of(model, metric, answer).measure()
-    return ask(model, _Patch(measured, groups, sweep, encoded), chosen, encoded, where, on_progress, resume)
+    return ask(model, _Patch(measured, groups, sweep, encoded, random), chosen, encoded, where, on_progress, resume)
 
 
 class _Estimate(_Patch):

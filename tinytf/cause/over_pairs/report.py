@@ -8,18 +8,21 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from tinytf.cause.interventions.controls import Control
 from tinytf.cause.interventions.grid import COLUMNS
 from tinytf.cause.interventions.patch import NOTHING, brings_back, is_nothing, where_it_moves
-from tinytf.cause.interventions.patch_estimate import Agreement
+from tinytf.cause.interventions.patch_estimate import Agreement, is_most
 from tinytf.estimate import LEAST, Estimate, estimates, mean_of
 from tinytf.metric import Measure
 from tinytf.pairs.pair import Pair
-from tinytf.report import Data, Report, Verified
+from tinytf.report import Data, Report, Verified, derived
 from tinytf.sentences import from_where_on, listed, plural
 from tinytf.tables import Array
 
 IN_ORDER = {"lens": -1, "score": 0}
 """Questions whose rows are not ranked, and the row that examples are ranked by."""
+_ROWS = {"attribute": "parts", "ablate": "ablations", "patch": "patches", "patch_estimate": "patches"}
+"""What the rows of a question about effects are."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,16 @@ class Quantity:
                 means[column] = estimate
         return replace(self, values=values, means=tuple(means))
 
+    def exceeds(self, row: int, leads: Tensor, sign: int = 0) -> list[bool]:
+        """For each row whether the mean of ``row`` is clearly larger, by its size or times a ``sign``.
+
+        That is where the 95 % interval of the difference, with the pairs resampled for both rows together, is above 0.
+        """
+        signs = torch.tensor([sign or (-1 if mean.value < 0 else 1) for mean in self.means], dtype=torch.float64)
+        differences = signs[row] * self.values[:, [row]] - signs * self.values
+        means = self.with_values(differences, leads).means
+        return [mean.low is not None and mean.low > 0 for mean in means]
+
     @property
     def ranked(self) -> list[int]:
         """The rows by the size of their mean, the largest first; those without a mean are omitted."""
@@ -113,7 +126,8 @@ class OverPairs(Report):
     texts have different numbers of tokens, or the same. ``rows`` × ``quantities`` hold the numbers. ``sweep`` says what
     every row is one of, where steps were changed one by one; ``columns`` name the positions of its map. Examples are
     ranked by the first quantity of the row ``by``, an index. ``checks`` compare a padded batch with the run of one
-    pair, and are the worst of what each pair must fulfil.
+    pair, and are the worst of what each pair must fulfil. ``random`` (pairs, controls) has the first quantity of random
+    controls of a single row, which are ``random_sets``.
     """
 
     KIND = "over_pairs"
@@ -133,6 +147,8 @@ class OverPairs(Report):
     quantities: tuple[Quantity, ...]
     by: int
     checks: tuple[Verified, ...]
+    random: Tensor = field(default_factory=lambda: torch.empty(0, 0), repr=False)
+    random_sets: str = ""
 
     @property
     def interrupted(self) -> bool:
@@ -179,6 +195,47 @@ class OverPairs(Report):
             return row, mean if len(self.rows) == 1 else Estimate(mean.value), len(keys)
         row = first.picked(leads, sides, sign)
         return row, first.with_values(first.values[~sides][:, [row]], leads[~sides]).means[0], int((~sides).sum())
+
+    def beside(self, sign: int = 0) -> tuple[Control | None, list[int]]:
+        """The mean of the row of ``confirmed`` beside those of the other rows, over the pairs that measure it.
+
+        Also the rows that it is not clearly larger than, the largest first: without any, it is the most. A single row
+        stands beside its random controls. Pairs that also picked the row tell it from no other. An estimate is larger
+        only if ``is_most`` says so too.
+        """
+        row, mean, _ = self.confirmed(sign)
+        values, leads, what = self.quantities[0].values, self._leads, _ROWS[self.asked]
+        picked = len(self.rows) > 1 and mean.low is None
+        if len(self.rows) == 1:
+            values, what = torch.cat((values, self.random), 1) if self.random_sets else values, self.random_sets
+        elif not picked:
+            values, leads = values[~self.sides], leads[~self.sides]
+        measured = self.quantities[0].with_values(values, leads, bootstrap=False)
+        means = [estimate.value for estimate in measured.means]
+        others = [other for other, value in enumerate(means) if other != row and not math.isnan(value)]
+        larger = [False] * len(means) if picked else measured.exceeds(row, leads, sign)
+        if self.asked == "patch_estimate":
+            larger = [yes and is_most(means[row], value) for yes, value in zip(larger, means, strict=True)]
+        exceeded = sum(larger[other] for other in others)
+        control = Control.of(
+            f"other {what}" if len(self.rows) > 1 and not picked else what,
+            means[row],
+            [means[other] for other in others],
+            picked=picked,
+            exceeded=None if picked or len(values) < 2 else exceeded,
+        )
+        rest = (other for other in others if not larger[other])
+        return control, sorted(rest, key=lambda other: -(sign or 1) * abs(means[other]))
+
+    @derived
+    def beside_by_size(self) -> tuple[Control | None, list[int]]:
+        """``beside`` of the row that is the largest by its size."""
+        return self.beside()
+
+    @property
+    def control(self) -> Control | None:
+        """The row of ``confirmed`` beside others of its kind; None for questions that are of no effect."""
+        return self.beside_by_size[0] if self.asked in _ROWS else None
 
     @property
     def keys(self) -> list[tuple[str, ...]]:
@@ -295,6 +352,7 @@ class OverPairs(Report):
                 for index, row in enumerate(self.rows)
             ],
             "by": self.rows[self.by].name,
+            **self.members("control"),
             **({} if self.agreement is None else self.members("agreement")),
             "examples": [
                 {
@@ -326,7 +384,7 @@ class OverPairs(Report):
             if self.map_axes is not None:
                 values = [estimate.value for estimate in quantity.means]
                 arrays.append(Array.of(f"map.{quantity.name}", self.map_axes, self.map_of(values)))
-        return arrays
+        return [*arrays, *([Array.of("random", ["pair", "control"], self.random)] if self.random_sets else [])]
 
 
 def of_pairs(count: int, uneven: Sequence[int]) -> str:
@@ -355,8 +413,25 @@ def _attribute(report: OverPairs) -> str:
     for sign, does in ((1, f"adds most to {report.metric.words}"), (-1, "takes most away")):
         row, mean, others = report.confirmed(sign)
         if mean.value * sign > 0 and (mean.is_clear or mean.low is None):
-            told.append(f"{report.rows[row].name} {does}, {interval(mean)}{_by_others(report, mean, others)}")
-    return f"{report.over.capitalize()}, {listed(told)}." if told else ""
+            unsure = _not_more(report, sign)
+            does = does.replace("most ", "") if unsure or _few(report) else does
+            told.append(f"{report.rows[row].name} {does}, {interval(mean)}{_by_others(report, mean, others)}{unsure}")
+    if not told:
+        return ""
+    both = "; ".join(told) if any("not clearly" in words for words in told) else listed(told)
+    return f"{report.over.capitalize()}, {both}{_few(report)}."
+
+
+def _few(report: OverPairs) -> str:
+    """That as many pairs pick a row and measure it, if they are too few to do so apart."""
+    few = len(report.rows) > 1 and report.confirmed()[1].low is None
+    return "; too few pairs to call it the most" * few
+
+
+def _not_more(report: OverPairs, sign: int = 0) -> str:
+    """The largest row that the one of ``confirmed`` is not clearly larger than; empty if it is the most."""
+    _, others = report.beside(sign) if sign else report.beside_by_size
+    return f", not clearly more than {report.rows[others[0]].name}" if others and not _few(report) else ""
 
 
 def _by_others(report: OverPairs, mean: Estimate, others: int) -> str:
@@ -376,6 +451,8 @@ def _ablate(report: OverPairs) -> str:
     moved = f"{report.metric.words}, {before:+.3g}, by {interval(mean)}{over}"
     if unclear:
         return f"Of {len(report.rows):,} ablations, none clearly matters: that of {name} moves {moved}."
+    if not_most := _not_more(report) or _few(report):
+        return f"Of {len(report.rows):,} ablations, that of {name} moves {moved}{not_most}."
     return f"Of {len(report.rows):,} ablations, that of {name} matters most: it moves {moved}."
 
 
@@ -399,6 +476,8 @@ def _patch(report: OverPairs) -> str:
     if not report.quantities[0].signed:
         moved = f"would move, up or down, {percent_of(mean)}"
     more = f", the most of {len(report.rows):,} patches{_by_others(report, mean, others)}" if several else ""
+    if several and (not_most := _not_more(report) or _few(report)):
+        more = f"{_by_others(report, mean, others)}{not_most}, of {len(report.rows):,} patches"
     return f"{start}{name} of the clean run {moved} of {report.metric.effect}{more}."
 
 

@@ -84,6 +84,8 @@ class Question(ABC):
     """What each row is one of, where steps are changed one by one."""
     columns: tuple[str, ...] = ()
     """The names of the positions, if rows are at positions."""
+    random_sets: str = ""
+    """What the random controls of its only row are, whose numbers stand after those of the row."""
 
     @property
     @abstractmethod
@@ -144,6 +146,7 @@ def ask(
             raise
     numbers = sorted(results)
     values = torch.tensor([results[number]["values"] for number in numbers], dtype=torch.float64)  # (P, Q, N)
+    values, random = values.split([1, values.shape[2] - 1], 2) if question.random_sets else (values, values[:, :, :0])
     leads = torch.tensor([results[number]["leads"] for number in numbers], dtype=torch.float64)  # (P, 2)
     quantities = tuple(
         quantity.with_values(values[:, index], leads) for index, quantity in enumerate(question.quantities)
@@ -159,7 +162,7 @@ def ask(
     by = range(values.shape[2])[IN_ORDER.get(question.asked, quantities[0].ranked[0])]
     strongest = int(values[:, 0, by].abs().nan_to_num(-1.0).argmax())
     (run,) = _runs(model, question, [encoded[numbers[strongest]]], pairs.name)
-    rows = question.rows(run)
+    rows = question.rows(run)[: values.shape[2]]
     own = Verified(
         f"line {run.pair.pair.number:,}, run by itself, gives the same number for {rows[by].name}",
         abs(question.alone(run, by) - float(values[strongest, 0, by])),
@@ -184,6 +187,8 @@ def ask(
         quantities=quantities,
         by=by,
         checks=(*([max(checks, key=_share)] if checks else []), own),
+        random=random[:, 0],
+        random_sets=question.random_sets,
         about=About(model),
     )
 

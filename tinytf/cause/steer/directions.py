@@ -3,7 +3,7 @@
 Shapes: N pairs, C the width of the vectors. All is computed in float64.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -44,9 +44,12 @@ METHODS: Mapping[str, tuple[Callable[[Tensor, Tensor], Tensor], int]] = {
 """How a direction is found, and the fewest pairs that it takes."""
 
 
-def direction(method: str, positive: Tensor, negative: Tensor) -> Tensor:
-    """The unit vector (C,) of a method, toward the mean of the positive side; zeros if the sides do not differ."""
-    found = METHODS[method][0](positive, negative)
+def direction(method: str | Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    """The unit vector (C,) of a method, toward the mean of the positive side; zeros if the sides do not differ.
+
+    Instead of a method it takes a vector (C,), of which only the side is then chosen.
+    """
+    found = method if isinstance(method, Tensor) else METHODS[method][0](positive, negative)
     unit = found / found.norm().clamp_min(torch.finfo(found.dtype).tiny)
     return unit if float(unit @ (positive - negative).mean(0)) >= 0 else -unit
 
@@ -69,8 +72,26 @@ def held_out(method: str, of: Activations, seed: int) -> tuple[Estimate, float] 
     count = len(of.positive)
     if count <= METHODS[method][1]:
         return None
+    margins = _margins(method, of, seed)
+    spread = margins.var(dim=1).mean().sqrt() if count > 1 else margins.new_zeros(())
+    return mean_of(_right(margins), seed), float((margins[0].mean() - margins[1].mean()) / spread.clamp_min(1e-300))
+
+
+def accuracies_of(vectors: Sequence[Tensor], of: Activations, seed: int) -> list[float]:
+    """The accuracy of ``held_out`` of each of some vectors (C,), whose side and middle the other folds choose."""
+    return [float(_right(_margins(vector, of, seed)).mean()) for vector in vectors]
+
+
+def _right(margins: Tensor) -> Tensor:
+    """The share of the two texts of each pair that are on their own side, (N,)."""
+    return ((margins[0] > 0).double() + (margins[1] < 0).double()) / 2
+
+
+def _margins(method: str | Tensor, of: Activations, seed: int) -> Tensor:
+    """Where each text left out falls, (2, N) for both sides: 1 at the mean of the positive side, −1 at the other."""
+    count = len(of.positive)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    margins = torch.empty(2, count, dtype=torch.float64)  # 1 at the mean of the positive side, −1 at the other
+    margins = torch.empty(2, count, dtype=torch.float64)
     for fold in range(min(_FOLDS, count)):
         tested = order[fold::_FOLDS]
         rest = order[~torch.isin(order, tested)]
@@ -78,6 +99,4 @@ def held_out(method: str, of: Activations, seed: int) -> tuple[Estimate, float] 
         above, below = float(of.positive[rest].mean(0) @ unit), float(of.negative[rest].mean(0) @ unit)
         for side, values in enumerate((of.positive, of.negative)):
             margins[side, tested] = (values[tested] @ unit - (above + below) / 2) / max((above - below) / 2, 1e-300)
-    right = ((margins[0] > 0).double() + (margins[1] < 0).double()) / 2
-    spread = margins.var(dim=1).mean().sqrt() if count > 1 else margins.new_zeros(())
-    return mean_of(right, seed), float((margins[0].mean() - margins[1].mean()) / spread.clamp_min(1e-300))
+    return margins

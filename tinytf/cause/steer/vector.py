@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tinytf.cause.interventions.controls import CONTROLS, Control, random_vectors, require_controls
 from tinytf.cause.interventions.edits import require_edit
 from tinytf.cause.steer.contrasts import POSITIONS, Contrasts, Pairs, activations_on
-from tinytf.cause.steer.directions import METHODS, held_out, vector_of
+from tinytf.cause.steer.directions import METHODS, accuracies_of, held_out, vector_of
 from tinytf.cause.steer.files import control_vector, read_vectors, write_vectors
 from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.estimate import Estimate
@@ -35,7 +36,8 @@ _NAMED = 3
 class LayerVector(Data):
     """The vector (C,) of one step, such as ``L12.out``; ``relative`` is its norm by the mean norm of the step's values.
 
-    ``accuracy`` and ``separation`` are those of ``directions.held_out``. ``promoted`` and ``demoted`` are the ids whose
+    ``accuracy`` and ``separation`` are those of ``directions.held_out``; ``control`` has the accuracy beside those of
+    random directions at the step. ``promoted`` and ``demoted`` are the ids whose
     logits the vector raises and lowers most, through the final norm without its scale, unless ``reading`` says that
     more lies between; empty where the step does not lead to the residual stream.
     """
@@ -48,6 +50,7 @@ class LayerVector(Data):
     relative: float | None = None
     accuracy: Estimate | None = None
     separation: float | None = None
+    control: Control | None = None
     promoted: Ends = ()
     demoted: Ends = ()
     reading: str = ""
@@ -214,6 +217,7 @@ def steer(
     method: str = "mean",
     position: str = "last",
     top: int = 8,
+    controls: int = CONTROLS,
     seed: int = 0,
     on_progress: Progress = ignore_progress,
 ) -> SteeringVector:
@@ -223,9 +227,11 @@ def steer(
     the direction of the ``method`` (``mean``: difference of means, ``pca`` of the differences, ``probe``: weights of a
     logistic regression), as long as the means of both sides are apart along it, so that all methods have one scale.
     ``position`` is ``last`` or ``mean``: the last token, or the mean over all. ``seed`` draws the pairs left out for
-    the accuracy; ``top`` is the number of tokens at either end. Raises AddressError for other steps; UsageError for
-    another method, too few pairs, and texts that do not differ there; TinytfError for values that are not finite.
+    the accuracy, and ``controls`` random directions, whose accuracies stand beside it; ``top`` is the number of tokens
+    at either end. Raises AddressError for other steps; UsageError for another method, too few pairs, fewer than no
+    controls, and texts that do not differ there; TinytfError for values that are not finite.
     """
+    require_controls(controls)
     for word, known, what in ((method, METHODS, "method"), (position, POSITIONS, "position")):
         if word not in known:
             raise UsageError(f"there is no {what} {word!r}", did_you_mean(word, known))
@@ -245,7 +251,11 @@ def steer(
             hint = "take a later step, or --position mean"
             raise UsageError(f"the two kinds of texts do not differ at {name}, or not along this direction", hint)
         accuracy, separation = held_out(method, of, seed) or (None, None)
-        vectors.append(LayerVector(name, vector.float(), norm, norm / of.norm, accuracy, separation))
+        control = None
+        if accuracy is not None:
+            random = accuracies_of(random_vectors(vector, controls, seed), of, seed)
+            control = Control.of(f"random directions at {name}", accuracy.value, random)
+        vectors.append(LayerVector(name, vector.float(), norm, norm / of.norm, accuracy, separation, control))
     report = SteeringVector(
         source=printable(Path(contrasts.name).name, spaces=False), vectors=tuple(vectors), made_with=model.name,
         architecture=model.name if model.table is None else model.table.name.lower(),
