@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from tinytf.doctor import Checkup as Checkup
     from tinytf.features.attribute_score import AttributeScore as AttributeScore
     from tinytf.features.coder import SparseCoder as SparseCoder
+    from tinytf.features.crosscoder import Crosscoder as Crosscoder
+    from tinytf.features.crosscoder import open_crosscoder as open_crosscoder
     from tinytf.features.feature_circuit.report import FeatureCircuit as FeatureCircuit
     from tinytf.features.layouts import open_sae as open_sae
     from tinytf.features.report import Features as Features
@@ -158,6 +160,7 @@ _LAZY = {
     "Conversation": "tinytf.text.chat",
     "CorpusRecording": "tinytf.bulk.record",
     "Course": "tinytf.learn.course",
+    "Crosscoder": "tinytf.features.crosscoder",
     "CrosscoderTraining": "tinytf.features.train_crosscoder",
     "Difference": "tinytf.compare.diff",
     "Encoding": "tinytf.text.tokenizer",
@@ -243,6 +246,7 @@ _LAZY = {
     "Weights": "tinytf.look.weights.copying",
     "capture": "tinytf.compare.dumps.capture",
     "load": "tinytf.loading",
+    "open_crosscoder": "tinytf.features.crosscoder",
     "open_sae": "tinytf.features.layouts",
     "open_through": "tinytf.through.model",
     "record": "tinytf.trace.record",

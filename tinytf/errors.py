@@ -34,6 +34,10 @@ def at_line(number: int, name: str) -> Iterator[None]:
         raise kind(f"line {number:,} of {name}: {error.message}", error.hint) from None
 
 
+class CacheError(UsageError):
+    """A function that edits a step and changes tokens whose keys and values are cached already."""
+
+
 class UnevenError(UsageError):
     """Two texts with different numbers of tokens, or the same ones, which a question compares token by token."""
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,26 @@ def test_what_cannot_be_asked_is_one_clean_line(tinytf: Tinytf, more: tuple[str 
     assert is_a_clean_error(ran, status=1 if words in ("there is no nowhere", "missing") else 2)
     assert words in ran.err
     assert "hint:" in ran.err
+
+
+def test_a_crosscoder_is_opened_by_the_line_that_its_training_says(tinytf: Tinytf, tmp_path: Path) -> None:
+    file = tmp_path / "cross.safetensors"
+    sizes = ("--at", "L2.out", "--features", 32, "--tokens", 1024, "--batch", 128, "--versus", "tiny")
+    ran = tinytf("train-sae", CORPUS, *sizes, "-o", file)
+    assert ran.status == 0
+    (line,) = re.findall(r"to open it: tinytf (.*)", ran.err)
+    command = [TEXT if word == "TEXT" else word for word in shlex.split(line)]
+    opened = json.loads(tinytf(*command, "--json").out)
+    assert (opened["kind"], opened["at"], opened["sae"]["layout"]) == ("features", "L2.out", "tinytf crosscoder")
+    assert opened["active"][-1]["features"]
+    for wrong, said, status in (
+        (("features", TEXT, "--sae", file), "is a crosscoder of two models", 1),
+        (("circuit", TEXT, "--features", file), "is a crosscoder of two models", 1),
+        ((*ASKED, "--versus", "tiny"), "is no crosscoder", 1),
+        ((*command, "--top-examples", CORPUS), "a crosscoder is of two", 2),
+        ((*command, "--into", "L2.ffn"), "writes the step that it reads", 2),
+    ):
+        refused = tinytf(*wrong)
+        assert is_a_clean_error(refused, status)
+        assert said in refused.err
+    assert "is not kept" in tinytf("train-sae", CORPUS, *sizes).err

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import tinytf
 from tinytf.errors import AddressError, UsageError
+from tinytf.generate.runner import Runner
 from tinytf.parts.row import Step
 from tinytf.steps.table import table_of
 from tinytf.trace.check import check
@@ -208,15 +209,91 @@ def test_an_edit_that_gives_another_shape_is_refused(model: tinytf.Model, made: 
             model.trace(SENTENCE)
 
 
-def test_no_cache_is_used_or_made_of_an_edited_model(model: tinytf.Model) -> None:
+def test_a_cache_that_holds_tokens_is_refused_with_a_function(model: tinytf.Model) -> None:
     cache = model.transformer.cache(16)
-    with model.edited({"L1.weights": uniform}):
-        with pytest.raises(UsageError, match="without a cache"):
-            model.generate(SENTENCE, max_tokens=2, cache=cache)
-        with pytest.raises(UsageError, match="has no cache"):
-            model.transformer.cache(16)
+    with model.edited({"L1.weights": lambda w: w * 0.7}):
+        expected = model.generate(SENTENCE, max_tokens=4, use_cache=False)
+        assert model.generate(SENTENCE, max_tokens=4, cache=cache) == expected
+        with pytest.raises(UsageError, match="does not continue a cache"):
+            model.generate(SENTENCE, max_tokens=4, cache=cache)
         with pytest.raises(UsageError, match="read from the cache, but there is none"):
             model.generate(SENTENCE, max_tokens=2, looking=tinytf.Looking())
+    with model.edited({"L1.scores": lambda x: x}), pytest.raises(UsageError, match="has no cache"):
+        model.transformer.cache(16)
+
+
+def damped(x: Tensor) -> Tensor:
+    """Change every token by itself, and leave masked keys masked and shares of 0 at 0."""
+    return x * (1 + 0.3 * torch.arange(x.shape[-1]).cos())
+
+
+def logits_so_far(model: tinytf.Model, ids: list[int], *, cached: bool) -> tuple[list[Tensor], bool]:
+    """The logits of new tokens that are the same in every run, and whether the cache served to the end."""
+    runner = Runner(model.transformer, ids[:5], model.transformer.cache(len(ids)) if cached else None)
+    logits = [runner.first()]
+    for new in ids[5:]:
+        logits.append(runner.go_on(list(range(len(runner.texts))), [new] * len(runner.texts)))
+    assert runner.note == ""  # which says that the fast decoder was wrong
+    return logits, runner.cache is not None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_edits_with_a_cache_give_the_logits_of_whole_texts(kind: str) -> None:
+    """In every kind of decoder, for every step that a cache serves."""
+    model = asked(lively(config_of(kind)).double())
+    table, config = table_of(model.config), model.config
+    if not config.causal or config.looks_ahead or config.head.kind != "lm" or config.d_source:
+        pytest.skip("no decoder of one stack")
+    ids = some_ids(config, 1, 9, 3)[0].tolist()
+    served = 0
+    for step, layer in {step.name: (step, layer) for step, layer in table.rows}.values():
+        name = step.full_name(layer)
+        if not _can_be_edited(model, step, layer):
+            continue
+        with model.edited({name: damped}):
+            if model.transformer.needs_whole_text:
+                continue
+            expected, _ = logits_so_far(model, ids, cached=False)
+            found, holds = logits_so_far(model, ids, cached=True)
+        served += holds
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, msg=f"{name}: {(one - other).abs().max()}")
+    assert served > 5
+
+
+def newest_off(x: Tensor) -> None:
+    x[-1] = 0
+
+
+@pytest.mark.parametrize("address", ["L1.out", "L2.ffn", "embed.out", "L1H0.q"])
+@pytest.mark.parametrize("edit", [lambda x: x - x.mean(0), newest_off])
+def test_a_function_that_changes_earlier_tokens_gets_the_whole_text_for_each_new_one(
+    model: tinytf.Model, address: str, edit: Callable[[Tensor], Tensor]
+) -> None:
+    ids = list(model.encode("The cat sat on the mat and the dog").ids)
+    with model.edited({address: edit}):
+        found, holds = logits_so_far(model, ids, cached=True)
+        expected = [model.trace(ids=ids[:end]).logits_at(-1) for end in range(5, len(ids) + 1)]
+    assert not holds
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one[0], other.float(), rtol=1e-5, atol=1e-5)
+
+
+def test_beams_and_samples_keep_what_was_edited_of_their_own_tokens(model: tinytf.Model) -> None:
+    with model.edited({"L1.weights": lambda w: w * 0.7, "L2.out": lambda x: x * (1 + 0.1 * x.tanh())}):
+        *_, last = model.beams(SENTENCE, beams=3, max_tokens=6)
+        *_, expected = model.beams(SENTENCE, beams=3, max_tokens=6, use_cache=False)
+        sampling = tinytf.Sampling(temperature=1.5)
+        runs = [
+            [
+                (step.sample, step.id)
+                for step in model.stream(SENTENCE, max_tokens=6, samples=3, sampling=sampling, use_cache=use)
+            ]
+            for use in (True, False)
+        ]
+    assert [one.ids for one in last.finished] == [one.ids for one in expected.finished]
+    assert runs[0] == runs[1]
+    assert len({tuple(token for number, token in runs[0] if number == sample) for sample in (1, 2, 3)}) > 1
 
 
 def test_a_name_of_transformer_lens_is_an_address_too(model: tinytf.Model) -> None:

@@ -56,6 +56,7 @@ def open_sae(path: str | Path) -> SparseCoder:
             raise CheckpointError(f"there is no {path}", hint)
         read = LAYOUTS.get(path.name) or (_gemma_scope if path.suffix == ".npz" else None)
         read = _circuit_tracer if LAYER_FILE.fullmatch(path.name) else read
+        require_no_crosscoder(path)
         if read is None:
             raise CheckpointError(
                 f"{path.name} is not the weights of an SAE", f"name a folder, or {', '.join(LAYOUTS)}"
@@ -69,6 +70,25 @@ def open_sae(path: str | Path) -> SparseCoder:
     inside = sorted({file.parent.relative_to(path).as_posix() for name in LAYOUTS for file in path.glob(f"*/{name}")})
     hint = f"name one of its folders: {', '.join(inside[:6])}" if inside else f"it has one of {', '.join(LAYOUTS)}"
     raise CheckpointError(f"{path} holds no SAE" + (" itself" if inside else ""), hint)
+
+
+def crosscoder_metadata(path: Path) -> dict[str, Any] | None:
+    """What a file says of its crosscoder; None for another file. Raises CheckpointError for one that is damaged."""
+    if path.suffix != ".safetensors" or not path.is_file():
+        return None
+    try:
+        metadata = dict(open_dump(path).metadata)
+    except DumpError as error:
+        raise CheckpointError(error.message, _AGAIN) from None
+    return metadata if metadata.get("kind") == "train_crosscoder" else None
+
+
+def require_no_crosscoder(path: Path) -> None:
+    """Raise CheckpointError for a crosscoder, whose activations take two models."""
+    if crosscoder_metadata(path) is not None:
+        raise CheckpointError(
+            f"{path} is a crosscoder of two models", f"tinytf features TEXT --sae {path} --versus MODEL reads it"
+        )
 
 
 def _pickle(path: Path) -> CheckpointError:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -22,15 +23,24 @@ from tinytf.compare.alignment import same_vocabulary
 from tinytf.errors import TrainingError, UsageError
 from tinytf.features.place import Place, place_at
 from tinytf.features.train_sae import HELD_OUT, MEASURED, ONE_DOCUMENT, shuffled
-from tinytf.report import About, Data, Progress, Report, ignore_progress
+from tinytf.files import to_json
+from tinytf.outputs import write_output
+from tinytf.report import About, Data, Progress, Report, ignore_progress, plain
 from tinytf.sentences import percent, plural
 from tinytf.steps.table import table_of
 from tinytf.tables import Array, ColumnStyle
+from tinytf.tensor_file import safetensors
 from tinytf.text.corpus import Corpus
 from tinytf.text_model import TextModel
 
 EXCLUSIVE = 0.1
 """A feature is one model's alone where the other's decoder has less than this share of both norms."""
+SAME_DIRECTION = 0.9
+"""A feature of both models has turned where the cosine of its two directions is below this.
+
+What one model adds at the tokens of a feature that both have, such as a vector at one token, takes no feature of its
+own: ‖d + v‖ ≤ ‖d‖ + ‖v‖, so a turned direction costs less.
+"""
 SPARSITY = 2.0
 """The default λ, for activations of mean norm √C."""
 _START = 0.1  # the norm of a direction at first
@@ -43,7 +53,8 @@ class CrossFeature(Data):
     """A feature of both models, active in a share ``active`` of held-out tokens.
 
     ``relative`` is ‖decoder of the second‖ ÷ (‖that of the first‖ + ‖that of the second‖): 0 is a feature of the first
-    model alone, 1 of the second alone. ``cosine`` is that of both directions. ``examples`` are the tokens where it is
+    model alone, 1 of the second alone. ``cosine`` is that of both directions. ``found_in`` is a model's name, "both",
+    or "both, turned" for two directions below a cosine of ``SAME_DIRECTION``. ``examples`` are the tokens where it is
     most active, in << >>.
     """
 
@@ -68,10 +79,10 @@ class CrossFeature(Data):
 class CrosscoderTraining(Report):
     """A crosscoder of the step ``at`` of two models, the first of which is ``versus`` and the second the model itself.
 
-    ``counts`` are the features active on ``held_out`` tokens that the first has alone, both have, and the second has
-    alone; ``features`` are the most active of each. ``explained`` is the share of each model's variance that is rebuilt
-    there, ``l0`` the mean number of active features of a token. ``encoder`` (2, C, F), ``bias`` (F,), ``decoder``
-    (F, 2, C) and ``output_bias`` (2, C) are for unscaled values.
+    ``counts`` are the features active on ``held_out`` tokens that the first has alone, both have in one direction, both
+    have in two, and the second has alone; ``features`` are the most active of each. ``explained`` is the share of each
+    model's variance that is rebuilt there, ``l0`` the mean number of active features of a token. ``encoder`` (2, C, F),
+    ``bias`` (F,), ``decoder`` (F, 2, C) and ``output_bias`` (2, C) are for unscaled values.
     """
 
     KIND = "train_crosscoder"
@@ -80,7 +91,7 @@ class CrosscoderTraining(Report):
 
     at: str
     versus: str
-    counts: tuple[int, int, int]
+    counts: tuple[int, int, int, int]
     features: tuple[CrossFeature, ...]
     explained: tuple[float, float]
     l0: float
@@ -99,19 +110,33 @@ class CrosscoderTraining(Report):
     def in_a_sentence(self) -> str:
         """How many features one of the models has alone."""
         assert self.about is not None
-        first, both, second = self.counts
+        first, both, turned, second = self.counts
         names = _names(self.versus, self.about.model.name)
         kept = " and ".join(percent(max(0.0, share)) for share in self.explained)
-        active = plural(first + both + second, "active feature")
+        active = plural(sum(self.counts), "active feature")
         return (
-            f"Of {active} of {self.at}, {first:,} are of {names[0]} alone, {second:,} of {names[1]} alone, and "
-            f"{both:,} of both; they keep {kept} of the variance."
+            f"Of {active} of {self.at}, {first:,} are of {names[0]} alone, {second:,} of {names[1]} alone, {both:,} of "
+            f"both, and {turned:,} of both in two directions; they keep {kept} of the variance."
         )
 
     def fields(self) -> dict[str, Any]:
         names = ("at", "versus", "explained", "l0", "held_out", "tokens", "batch", "lr", "sparsity", "seed")
-        counts = dict(zip(("first", "both", "second"), self.counts, strict=True))
+        counts = dict(zip(("first", "both", "turned", "second"), self.counts, strict=True))
         return {**self.members(*names), "counts": counts, **self.members("interrupted", "features")}
+
+    def metadata(self) -> dict[str, Any]:
+        """As of every report, and what ``open_crosscoder`` needs: the step and the other model."""
+        return {**super().metadata(), **self.members("at", "versus")}
+
+    def save(self, path: str | Path) -> None:
+        """Write the file of tensors that ``open_crosscoder`` opens, as ``tinytf train-sae -o FILE.safetensors`` does.
+
+        Raises UsageError for another ending, OSError if it cannot be written.
+        """
+        path = Path(path)
+        if path.suffix.lower() != ".safetensors":
+            raise UsageError(f"{path.name} is no file of tensors", "name it FILE.safetensors")
+        write_output(path, safetensors(self.stored(), {"tinytf": to_json(plain(self.metadata())).decode("utf-8")}))
 
     def stored(self) -> list[Array]:
         axes = {
@@ -287,13 +312,14 @@ def _measured(
     relative = norms[:, 1] / norms.sum(-1).clamp_min(1e-30)
     cosines = functional.cosine_similarity(coder.decoder[:, 0], coder.decoder[:, 1], dim=-1)
     first, second = _names(models[0].name, models[1].name)
-    names = (first, "both", second)
-    kinds = (relative >= EXCLUSIVE).long() + (relative > 1 - EXCLUSIVE).long()
+    names = (first, "both", "both, turned", second)
+    kinds = 1 + (cosines < SAME_DIRECTION).long()
+    kinds = kinds.masked_fill(relative < EXCLUSIVE, 0).masked_fill(relative > 1 - EXCLUSIVE, 3)
     alive = share > 0
     # a feature is used by its activation times the norms of its directions
     used = (active.mean(0) * norms.sum(-1)).masked_fill(~alive, 0)
     listed = []
-    for kind in (2, 0, 1):
+    for kind in (3, 0, 2, 1):
         chosen = ((kinds == kind) & alive).nonzero().flatten().tolist()
         for feature in sorted(chosen, key=lambda feature: -float(used[feature]))[:top]:
             listed.append(
@@ -303,7 +329,7 @@ def _measured(
                 )
             )  # fmt: skip
     return {
-        "counts": tuple(int(((kinds == kind) & alive).sum()) for kind in range(3)),
+        "counts": tuple(int(((kinds == kind) & alive).sum()) for kind in range(len(names))),
         "features": tuple(listed),
         "explained": tuple(explained.tolist()),
         "l0": float((active > 0).sum(1).float().mean()),

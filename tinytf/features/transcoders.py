@@ -20,6 +20,7 @@ from tinytf.features.layouts import (
     hook_name,
     made,
     open_sae,
+    require_no_crosscoder,
     safe,
     set_activation,
     set_config,
@@ -146,6 +147,7 @@ def open_transcoders(path: str | Path) -> TranscoderSet:
     """
     path = Path(path)
     if not path.is_dir():
+        require_no_crosscoder(path)
         message = (
             f"{path} is one file, and a set of transcoders is a folder" if path.exists() else f"there is no {path}"
         )

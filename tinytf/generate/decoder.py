@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -250,7 +250,7 @@ class Decoder:
     def fits(model: Transformer) -> bool:
         """Whether the model predicts the next token without choices or states, by tinytf's own modules without hooks.
 
-        Hooks that take each position by itself, as a steering vector does, fit: their rows run by their modules.
+        Edits of steps that a cache serves, such as a steering vector, fit: their rows run by their modules.
         Different rounding could choose another expert or key; and no kernel here keeps a state.
         """
         parts = [model.final_norm, model.head, *(part for block in _blocks(model) for part in block.modules())]
@@ -264,13 +264,17 @@ class Decoder:
         is_plain = is_plain and not table_of(model.config).reads_beside
         is_plain = is_plain and all(block.mixer.called == Attention.called for block in model.config.blocks)
         is_plain = is_plain and not any(isinstance(parameter, InFile) for parameter in model.parameters())
-        is_watched_alone = is_watched(model) and not is_steered_alone(model)
-        return is_plain and predicts_next and not is_watched_alone and not torch.is_autocast_enabled("cpu")
+        is_watched_by_others = is_watched(model) and not is_edited_alone(model)
+        return is_plain and predicts_next and not is_watched_by_others and not torch.is_autocast_enabled("cpu")
 
     def _calls(self, program: Program, layer: int) -> Iterator[Call]:
         """The calls that compute a block or the head: kernels, and modules for the rows without a kernel."""
-        groups = {row: group for group in products(program) for row in group}
-        for has_kernel, parts in itertools.groupby(program.program, _has_kernel):
+        groups: dict[Any, list[Instruction]] = {}
+        for group in products(program):
+            whole = all(map(_has_kernel, group))  # the module of an edited row computes it by itself
+            groups |= {row: group if whole else [row] for row in group}
+        rows = (row for part in program.program for row in (part.rows if _runs_by_rows(part) else (part,)))
+        for has_kernel, parts in itertools.groupby(rows, _has_kernel):
             if has_kernel:
                 yield from (call for part in parts for call in self._by_kernel(part, groups))
             else:
@@ -308,6 +312,10 @@ class Decoder:
         ``look`` is called with the number of each layer and the attention weights (B, H, K) of the new tokens to all K
         tokens so far. Raises UsageError where the cache is full.
         """
+        with self.model.continuing(self.cache, 1):
+            return self._next(ids, look)
+
+    def _next(self, ids: Tensor, look: Look | None) -> Tensor:
         cache, kernels, layers, position = self.cache, self.kernels, self.layers, self.cache.position
         cache.require_room(len(ids), 1)
         embedded = self.model.embed(ids[:, None], start=position)[:, 0]  # (B, C)
@@ -357,12 +365,16 @@ def without_kernel(model: Transformer) -> tuple[str, ...]:
 
 def _has_kernel(part: Instruction | Fused) -> bool:
     if isinstance(part, Fused):
-        return isinstance(part.kernel, FusedAttention)
+        return isinstance(part.kernel, FusedAttention) and not any(_hooks(row.module) for row in part.rows)
     if _hooks(part.module):
         return False
     operation = type(part.operation)
     has_one_token = operation.one_token is not Operation.one_token or operation.pointwise
     return not part.step.core and (has_one_token or operation in (operations.Linear, Unembed, Rotate))
+
+
+def _runs_by_rows(part: Instruction | Fused) -> TypeGuard[Fused]:
+    return isinstance(part, Fused) and not part.fits
 
 
 def _by_modules(parts: tuple[Instruction | Fused, ...], program: Program, layer: int) -> _RunModules:
@@ -377,10 +389,10 @@ def is_watched(model: Transformer) -> bool:
     return any(map(_hooks, model.modules())) or bool(_global_forward_hooks or _global_forward_pre_hooks)
 
 
-def is_steered_alone(model: Transformer) -> bool:
-    """Whether every hook is an edit of a row in a block that takes each position by itself."""
+def is_edited_alone(model: Transformer) -> bool:
+    """Whether every hook is an edit of a row in a block that a cache serves."""
     rows = [row.module for block in _blocks(model) for row in block.rows]
-    count = len(model.by_position)
+    count = len(model.by_position) + len(model.remembered)
     has_others = model.needs_whole_text or bool(_global_forward_hooks or _global_forward_pre_hooks)
     return not has_others and count == sum(map(_hooks, rows)) == sum(map(_hooks, model.modules()))
 

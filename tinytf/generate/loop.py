@@ -123,10 +123,13 @@ def cache_for(model: Transformer, ids: Sequence[int], options: StreamOptions) ->
     """The caller's cache, or a new one with room for the prompt and all new tokens; None with ``use_cache`` false.
 
     Also None for a decoder without its mask, where each new token changes the earlier ones, and for an edited model
-    whose functions need the whole text. Raises UsageError for a cache of the caller with an edited model.
+    whose functions need the whole text. Raises UsageError for a cache of the caller that holds tokens with an edited
+    model: it does not say what the edits made of these.
     """
-    if options.cache is not None and model.needs_whole_text:
-        raise UsageError("a model whose steps are edited is decoded without a cache", "leave it out")
+    if options.cache is not None and model.has_functions and (options.cache.position or model.needs_whole_text):
+        raise UsageError(
+            "a model whose steps are edited does not continue a cache", "leave it out, or give an empty one"
+        )
     if options.cache is not None or not options.use_cache or model.recomputes:
         return options.cache
     require_prompt(model, ids, options.max_tokens)
@@ -154,14 +157,14 @@ def stream_with(model: Transformer, ids: Sequence[int], options: StreamOptions) 
     context = model.config.context
     cache = cache_for(model, ids, options)
     mask_hint = "a model without its mask has no cache" if model.config.looks_ahead else "leave out --no-cache"
-    cache_hint = "a model whose steps are edited has no cache" if model.needs_whole_text else mask_hint
+    cache_hint = "a model whose steps are edited has no cache" if model.has_functions else mask_hint
     if options.kind != PLAIN and cache is None:
         raise UsageError("only decoding with a cache can be compiled or in int8", cache_hint)
     if cache is not None:
         _require_cache(cache, len(ids), min(context, len(ids) + options.max_tokens - 1), options.samples)
     if chunk and cache is None:
         raise UsageError("a prompt is computed in chunks only with a cache", cache_hint)
-    if looking is not None and cache is None:
+    if looking is not None and (cache is None or model.has_functions):
         raise UsageError("attention is read from the cache, but there is none", cache_hint)
     _require_looking(model.config, looking)
     attention = _Seen(looking) if looking else None

@@ -2,14 +2,14 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tinytf.errors import GenerationError, UsageError
+from tinytf.errors import CacheError, GenerationError, UsageError
 from tinytf.generate.decoder import PLAIN, Decoder, Kind, Look, is_watched, without_kernel
 from tinytf.in_file import InFile
 from tinytf.model.cache import KVCache
@@ -33,7 +33,8 @@ class Runner:
 
     Tokens after the prompt go through the fast Decoder where it ``fits``, else through the model's modules. The first
     one goes through both, unless ``compare`` is false: where their logits differ by more than rounding (or int8
-    weights) may cause, the modules continue alone, and ``note`` says so. Raises UsageError for a ``kind`` or ``look``
+    weights) may cause, the modules continue alone, and ``note`` says so. Where an edit changes cached tokens, the cache
+    is cleared, and every token after that computed from the whole text. Raises UsageError for a ``kind`` or ``look``
     that the model does not support.
     """
 
@@ -90,7 +91,7 @@ class Runner:
 
     def first(self) -> Tensor:
         """The logits after the prompt, (1, V)."""
-        return self._ready(self._whole())
+        return self._ready(self._with_cache_if_it_holds(self._whole))
 
     def go_on(self, rows: Sequence[int], ids: Sequence[int]) -> Tensor:
         """Keep the texts of ``rows``, append one of ``ids`` to each, and return the logits after it, (rows, V)."""
@@ -101,8 +102,20 @@ class Runner:
         if full:
             self._slide()
         if full or self.cache is None or self._is_turned:
-            return self._ready(self._whole())
-        return self._ready(self._next(self.cache, torch.tensor(ids, device=self._device)))
+            return self._ready(self._with_cache_if_it_holds(self._whole))
+        new, cache = torch.tensor(ids, device=self._device), self.cache
+        return self._ready(self._with_cache_if_it_holds(lambda: self._next(cache, new)))
+
+    def _with_cache_if_it_holds(self, compute: Callable[[], Tensor]) -> Tensor:
+        """Logits (B, V) from ``compute``, or without a cache where an edit changes cached tokens, from then on."""
+        try:
+            return compute()
+        except CacheError:
+            if self.cache is None:
+                raise
+            self.cache.clear()
+            self.cache = self._decoder = None
+            return self._whole()
 
     def _next(self, cache: KVCache, ids: Tensor) -> Tensor:
         """Logits (B, V) after one more token of each text: ids (B,)."""

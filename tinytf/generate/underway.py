@@ -140,7 +140,7 @@ def begin_generation(model: TextModel, prompt: Encoding, options: Streaming) -> 
         try:
             yield from steps_after(model, prompt, replace(options, cache=cache))
         finally:
-            more["cache"] = None if cache is None else tuple(cache.use())
+            more["cache"] = tuple(cache.use()) if cache is not None and cache.position else None
 
     about = About(model)
     return Underway(

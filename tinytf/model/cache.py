@@ -63,6 +63,8 @@ class KVCache:
         numbers = (state or sum(map(math.prod, of.values())) for state, of in zip(states, shapes, strict=True))
         _require_memory(sum((*numbers, *beside)) * dtype.itemsize, batch, self.capacity, torch.device(device))
         self.position, self.reached, self.batch, self.device = 0, 0, batch, torch.device(device)
+        # by edit, its step of all tokens so far as the model computed it and as the later steps took it
+        self.edits: dict[Any, tuple[Tensor, Tensor]] = {}
         self.layers = [
             StateCache(self, (state + windows) * dtype.itemsize // batch)
             if state
@@ -81,11 +83,13 @@ class KVCache:
             return
         for layer in self.layers:
             layer.select(rows)
+        self.edits = {key: (old[list(rows)], new[list(rows)]) for key, (old, new) in self.edits.items()}
         self.batch = len(rows)
 
     def clear(self) -> None:
         """Forget every token; the memory stays allocated."""
         self.position = self.reached = 0
+        self.edits.clear()
 
     def require_room(self, batch: int, tokens: int) -> None:
         """Raise UsageError if ``tokens`` more do not fit, or for another number of texts."""

@@ -226,6 +226,9 @@ class Transformer(nn.Module):
         self.edited: tuple[str, ...] = ()  # the replaced steps that a function computes, see Model.edited
         # those of them whose function changes each position by itself, so that a cache works, see Model.steered
         self.by_position: tuple[str, ...] = ()
+        # those whose function takes all tokens so far, which a cache holds beside the keys and values
+        self.remembered: tuple[str, ...] = ()
+        self.continued: tuple[KVCache, int] | None = None  # the cache of the running pass, and its new tokens
         self.mapped: tuple[Any, ...] = ()  # the files that parameters are views of
         self.turn = Turn()  # whose it is among threads
         self.outlines: tuple[Any, ...] = ()  # arguments of ``outline``, for a model without weights
@@ -361,9 +364,18 @@ class Transformer(nn.Module):
         Raises UsageError for a model whose earlier tokens change with every new one (see ``recomputes``).
         """
         if self.needs_whole_text:
-            raise UsageError("a model whose steps are edited has no cache: their functions need the whole text")
+            raise UsageError("a model in which such a step is edited has no cache: its function needs the whole text")
         weight = next(self.parameters())
         return KVCache(self.config, capacity, batch=batch, device=weight.device, dtype=weight.dtype)
+
+    @contextmanager
+    def continuing(self, cache: KVCache | None, tokens: int) -> Iterator[None]:
+        """Context of a pass of ``tokens`` more tokens, in which edits find its cache."""
+        self.continued = None if cache is None else (cache, tokens)
+        try:
+            yield
+        finally:
+            self.continued = None
 
     @in_turn
     def hidden(
@@ -395,15 +407,17 @@ class Transformer(nn.Module):
                     f"a text of {start + length:,} tokens is turned by other angles than the cached keys",
                     "clear the cache, and compute the whole text again",
                 )
-        x = self.embed(ids, token_types, start, padding_mask)
-        carried = self.carried(ids, x, token_types, source)
-        x = self.streams(x)
-        layers = [None] * len(self.blocks) if cache is None else cache.layers
-        for block, layer in zip(self.blocks, layers, strict=True):
-            x = block(x, start, padding_mask, layer, carried)
+        with self.continuing(cache, length):
+            x = self.embed(ids, token_types, start, padding_mask)
+            carried = self.carried(ids, x, token_types, source)
+            x = self.streams(x)
+            layers = [None] * len(self.blocks) if cache is None else cache.layers
+            for block, layer in zip(self.blocks, layers, strict=True):
+                x = block(x, start, padding_mask, layer, carried)
+            x = self.finish(x, padding_mask)
         if cache is not None:
             cache.advance(length)
-        return self.finish(x, padding_mask)
+        return x
 
     def finish(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """The last hidden states from the last block's output, (…, T, C) -> (…, T, C): normed, as the head reads them.
@@ -454,7 +468,13 @@ class Transformer(nn.Module):
     @property
     @in_turn
     def needs_whole_text(self) -> bool:
-        """Whether an edit's function takes all tokens of a text together."""
+        """Whether an edit's function takes tokens together that a cache does not hold."""
+        return len(self.edited) > len(self.by_position) + len(self.remembered)
+
+    @property
+    @in_turn
+    def has_functions(self) -> bool:
+        """Whether an edit's function takes all tokens so far together."""
         return len(self.edited) > len(self.by_position)
 
     @property

@@ -1,5 +1,6 @@
 """``tinytf features``: what a sparse autoencoder or transcoder finds in a text, and the prediction without it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from tinytf_cli.ranges import Whole
 from tinytf_cli.text_options import TraceOptions, UnitOptions
 
 if TYPE_CHECKING:
+    from tinytf.features.coder import SparseCoder
     from tinytf.features.report import Features
     from tinytf.trace.trace import Trace
 
@@ -54,6 +56,9 @@ class Options:
         metavar="ADDRESS", shell_complete=complete_address,
         help="The step that a transcoder writes, such as L2.ffn.  [default: as its file says]",
     )  # fmt: skip
+    versus: str | None = option(
+        metavar="MODEL", help="With a crosscoder of train-sae --versus: the model that it was trained beside."
+    )
     top: int = option(type=Whole(1), shown=3, help="Features shown per token.")
     chosen: tuple[int, ...] = option(
         "--feature", multiple=True, type=Whole(0), metavar="N", help="Show only this feature. Repeatable."
@@ -76,7 +81,7 @@ class Options:
 def features(options: Options, unit_options: UnitOptions, fold: FoldOptions, tracing: TraceOptions) -> int:
     """Shows the most active features at each token of TEXT, the tokens that they promote, and how much of the step and
     of the predictions the reconstruction keeps. --ablate and --add change the prediction by features alone: the part
-    of the step that is not reconstructed stays as it is.
+    of the step that is not reconstructed stays as it is. With --versus, DIR is the file of a crosscoder.
     """
     from tinytf.features.layouts import open_sae
     from tinytf_cli.views.features import FeaturesDisplay
@@ -84,10 +89,15 @@ def features(options: Options, unit_options: UnitOptions, fold: FoldOptions, tra
     added = dict(options.add)
     if len(added) < len(options.add):
         raise UsageError("--add names a feature twice", "add up the activations")
-    coder, model = open_sae(options.sae), tracing.model
+    coder_of = _beside(options, tracing) if options.versus is not None else None
+    opened, model = None if coder_of else open_sae(options.sae), tracing.model
+    if coder_of and unit_options.corpus:
+        raise UsageError("--top-examples goes with one model, and a crosscoder is of two", "leave it out")
     corpus = unit_options.opened(tracing.texts, tracing.model)
 
     def question(trace: "Trace") -> "Features":
+        coder = coder_of(trace) if coder_of else opened
+        assert coder is not None
         report = model.features(
             trace, coder, at=options.at, into=options.into, top=options.top, chosen=options.chosen,
             tokens=unit_options.tokens, ablate=options.ablate, add=added, target=options.target,
@@ -96,3 +106,21 @@ def features(options: Options, unit_options: UnitOptions, fold: FoldOptions, tra
         return unit_options.with_examples(report, corpus, find, tracing.output)
 
     return tracing.show(question, "features", FeaturesDisplay(fold.rows(unit_options.rows)))
+
+
+def _beside(options: Options, tracing: TraceOptions) -> "Callable[[Trace], SparseCoder]":
+    """The crosscoder as a coder of each traced text, beside the model of --versus."""
+    from tinytf.compare.alignment import same_vocabulary
+    from tinytf.features.crosscoder import open_crosscoder
+    from tinytf.loading import load
+
+    assert options.versus is not None
+    if options.into is not None:
+        raise UsageError("a crosscoder writes the step that it reads, so it takes no --into", "leave it out")
+    crosscoder, opening = open_crosscoder(options.sae), tracing.model_options
+    other = load(options.versus, device=opening.device, dtype=opening.dtype, seed=opening.seed)
+    if not same_vocabulary(tracing.model.tokenizer, other.tokenizer):
+        raise UsageError(
+            f"{tracing.model.name} and {other.name} cut texts into other tokens", "take the models of its training"
+        )
+    return lambda trace: crosscoder.beside(other, trace, at=options.at)

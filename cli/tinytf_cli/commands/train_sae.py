@@ -1,5 +1,6 @@
 """``tinytf train-sae``: train a sparse autoencoder on a step of a model, or transcoders of its feed-forwards."""
 
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def train_sae(options: Options, model_options: ModelOptions, output: Output) -> 
     folder. With --into, a transcoder of each layer learns what its feed-forward makes of its input, with K active
     features on average (Bussmann et al. 2024); tinytf circuit --features and circuit-tracer open that folder. With
     --versus, a crosscoder learns the step of both models at once (Lindsey et al. 2024), and shows the features that one
-    of them has alone.
+    of them has alone; -o FILE.safetensors keeps it, and tinytf features --sae FILE --versus MODEL opens the file.
     """
     from tinytf.bulk.folder import RecordedCorpus
     from tinytf_cli.progress_line import progress_line
@@ -125,3 +126,8 @@ def _crosscoder(options: Options, model_options: ModelOptions, output: Output) -
             batch=options.batch, window=options.window, seed=model_options.seed, on_progress=on_progress, **settings,
         )  # fmt: skip
     output.draw(report)
+    if output.file is None or output.file.suffix.lower() != ".safetensors":
+        output.note("the crosscoder is not kept; -o FILE.safetensors keeps it")
+        return
+    words = ["tinytf", "features", "TEXT", "--sae", str(output.file), "--versus", options.versus]
+    output.note(f"to open it: {shlex.join([*words, *model_options.typed_again()])}")

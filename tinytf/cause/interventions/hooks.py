@@ -339,7 +339,7 @@ def _put_on(model: Transformer, handles: Iterable[RemovableHandle]) -> ExitStack
     """What takes the hooks off again."""
     with ExitStack() as stack:
         for one in model.stacks.values():
-            for name in ("exchanged", "edited", "by_position"):
+            for name in ("exchanged", "edited", "by_position", "remembered"):
                 stack.callback(setattr, one, name, getattr(one, name))
         for handle in handles:
             stack.callback(handle.remove)

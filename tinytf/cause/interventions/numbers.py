@@ -129,7 +129,7 @@ def with_numbers(model: AnyModel, numbers: Mapping[str, float], *, text: Text | 
 
     ``numbers`` maps addresses as in ``number_at`` to numbers; a row or a slice is filled, except for masked cells. A
     later number goes over an earlier one. The tokens in an address are those of ``text``. What follows a set step is
-    computed from it, as in ``edited``; generation computes the whole text for each token.
+    computed from it, as in ``edited``, in generation too.
 
     Raises the errors of ``number_at``; UsageError for a number that is not finite in the model's dtype, for a divisor
     that is not above 0, and for one in a model with replaced steps. A text without a set cell raises AddressError.

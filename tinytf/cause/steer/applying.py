@@ -179,5 +179,4 @@ def _hook(model: Transformer, changes: Sequence[Change]) -> Iterator[RemovableHa
     """Hook each change on the module of its step, as an edit that takes each position by itself."""
     table = table_of(model.config)
     for change in changes:
-        yield from hook_edits(model, [(parse_tensor(change.at, table), change)])
-        model.by_position += (change.at,)
+        yield from hook_edits(model, [(parse_tensor(change.at, table), change)], by_position=True)
