@@ -80,6 +80,8 @@ def rounded(text: str) -> list[str]:
     text = re.sub(r"\d+\.\d{5,}", lambda number: f"{float(number[0]):.4g}", text)
     text = re.sub(r" +", " ", text)
     text = re.sub(r"\d\.\d+e-(0[5-9]|1\d)", "ROUNDING", text)
+    text = re.sub(r", exactly$", ", off by ROUNDING", text, flags=re.MULTILINE)
+    text = re.sub(r"\d+ were tried$", "SOME were tried", text, flags=re.MULTILINE)  # but those that change nothing
     return re.sub(r"(ROUNDING( is allowed,)? at) \S+", r"\1 PLACE", text).splitlines()
 
 
