@@ -12,7 +12,7 @@ from architectures import asked, config_of, encoding_of, lively, some_ids
 from torch import Tensor
 
 import tinytf
-from tinytf.cause.interventions.controls import Control, random_sets, random_vectors
+from tinytf.cause.interventions.controls import Control, has_directions, random_sets, random_vectors
 from tinytf.cause.interventions.hooks import hook_points
 from tinytf.errors import UsageError
 from tinytf.steps.table import table_of
@@ -65,6 +65,55 @@ def test_the_controls_of_a_head_are_the_other_heads_of_its_layer(kind: str) -> N
         assert (control.median, control.largest) == pytest.approx((median(others), max(others)), abs=1e-9)
         assert (control.count, control.reached) == (3, sum(size >= abs(effects[2]) for size in others))
         assert control.what == "other heads of L1"
+
+
+@pytest.mark.parametrize(("at", "module"), [("L1.ffn", "ffn.down"), ("L0.attn", "attention.o")])
+def test_the_controls_of_a_whole_step_move_each_token_as_far_in_random_directions(at: str, module: str) -> None:
+    model, count, seed = lively(config_of("gpt2")).double(), 4, 3
+    ids = [some_ids(model.config, 1, LENGTH, seed=seed)[0].tolist() for seed in (5, 6)]
+    clean, corrupt = (record(model, encoding_of(of)) for of in ids)
+    part = model.blocks[int(at[1])].get_submodule(module)
+    values: list[Tensor] = []
+
+    def lead(of: list[int], change: Callable[[Tensor], Tensor]) -> float:
+        handle = part.register_forward_hook(lambda *args: change(args[2]))
+        with torch.no_grad():
+            logits = model(torch.tensor([of]))[0, -1]
+        handle.remove()
+        return float(logits[A] - logits[B])
+
+    plain = [lead(of, lambda x: values.append(x[0]) or x) for of in ids]  # type: ignore[func-returns-value]
+
+    def controls(own: Tensor, change: Tensor, of: list[int]) -> list[float]:
+        dice = torch.Generator().manual_seed(seed)
+        leads = list[float]()
+        for _ in range(count):
+            drawn = torch.randn(own.shape, generator=dice, dtype=torch.float64)
+            moved = own + drawn / drawn.norm(dim=1, keepdim=True) * change.norm(dim=1, keepdim=True)
+            leads.append(lead(of, lambda x, moved=moved: moved[None]))  # type: ignore[misc]
+        return leads
+
+    cut, patched = lead(ids[0], torch.zeros_like), lead(ids[1], lambda x: values[0][None])
+    changes = [one - plain[0] for one in controls(values[0], -values[0], ids[0])]
+    recovered = controls(values[1], values[0] - values[1], ids[1])
+    recovered = [(one - plain[1]) / (plain[0] - plain[1]) for one in recovered]
+    ablated = asked(model).ablate(clean, at, target=A, versus=B, controls=count, seed=seed).control
+    shares = asked(model).patch(clean, corrupt, at, answer=A, versus=B, controls=count, seed=seed).control
+    effects = cut - plain[0], (patched - plain[1]) / (plain[0] - plain[1])
+    for control, effect, others in ((ablated, effects[0], changes), (shares, effects[1], recovered)):
+        assert control is not None
+        sizes = [abs(other) for other in others]
+        assert control.effect == pytest.approx(effect, abs=1e-9)
+        assert (control.median, control.largest) == pytest.approx((median(sizes), max(sizes)), abs=1e-9)
+        assert (control.count, control.reached) == (count, sum(size >= abs(effect) for size in sizes))
+        assert control.what == "changes of the same length in random directions"
+
+
+@pytest.mark.parametrize("at", ["L1H0-3", "L1.weights[-1,2]", "L1.weights"])
+def test_what_is_no_vector_of_each_token_has_no_directions(at: str) -> None:
+    tokens = [str(number) for number in range(LENGTH)]
+    table = table_of(config_of("gpt2"))
+    assert not has_directions(hook_points(at, table, tokens), table)
 
 
 def test_the_largest_of_a_sweep_stands_beside_the_rest_of_it() -> None:
@@ -123,7 +172,7 @@ def test_random_sets_are_distinct_sets_of_the_same_layers_other_than_the_one_ask
 
 
 @pytest.mark.parametrize("at", ["L1.attn", "L1", "L1.in", "L1H0-3"])
-def test_where_there_are_no_others_of_a_kind_there_are_no_controls(at: str) -> None:
+def test_where_there_are_no_others_of_a_kind_there_are_no_random_sets(at: str) -> None:
     table = table_of(config_of("gpt2"))
     assert random_sets(hook_points(at, table), table, 10, seed=0)[1] == []
 
@@ -152,6 +201,7 @@ def test_a_random_vector_that_steers_is_its_own_control() -> None:
 def test_none_are_run_where_none_are_asked_for_and_fewer_are_refused() -> None:
     model = tinytf.load("tiny")
     assert model.ablate(CLEAN, "L1H0", controls=0).control is None
-    assert model.patch(CLEAN, CORRUPT, "L1.ffn").control is None
+    assert model.patch(CLEAN, CORRUPT, "L1.ffn", controls=0).control is None
+    assert model.patch(CLEAN, CORRUPT, "L1H0-3").control is None  # there is no other head, and no direction of all
     with pytest.raises(UsageError, match="-1 random controls"):
         model.patch(CLEAN, CORRUPT, "L1H0", controls=-1)

@@ -429,7 +429,16 @@ def test_an_address_stands_beside_the_other_heads_of_its_layer(tiny: tinytf.Mode
         assert control.reached == sum(other >= abs(means[0]) for other in others)
         assert report.random.shape == (8, 3)
     assert tiny.ablate_over(pairs, "L1H0", controls=0).control is None
-    assert tiny.ablate_over(pairs, "L1.ffn").control is None
+    assert tiny.ablate_over(pairs, "L1H0-3").control is None
+    whole, encoded = tiny.ablate_over(pairs, "L1.ffn", controls=3, seed=5), PairSet.of(pairs).encoded(tiny)
+    assert whole.random_sets == "changes of the same length in random directions"
+    for pair, found in zip(encoded, whole.random.tolist(), strict=True):
+        own = tiny.ablate(
+            pair.pair.clean, "L1.ffn", target=pair.answer, versus=pair.versus, controls=3, seed=5 + pair.pair.number
+        ).control
+        assert own is not None
+        sizes = sorted(map(abs, found))
+        assert (sizes[1], sizes[2]) == pytest.approx((own.median, own.largest), abs=1e-4)
     several = tiny.patch_over(pairs, ["L1H0", "L2H1"], controls=4, seed=1).control
     assert several is not None
     assert (several.what, several.count) == ("random sets of 2 heads of the same layers", 4)

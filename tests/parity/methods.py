@@ -86,6 +86,9 @@ METHODS = (
     Method("random controls", "torch", "plain hooks on every other head, float64", "cause/test_controls.py",
            ("test_the_controls_of_a_head_are_the_other_heads_of_its_layer",
             "test_the_largest_of_a_sweep_stands_beside_the_rest_of_it"), "approx"),
+    Method("controls in random directions", "torch", "plain hooks with directions drawn again, float64",
+           "cause/test_controls.py",
+           ("test_the_controls_of_a_whole_step_move_each_token_as_far_in_random_directions",), "approx"),
     Method("random controls over pairs", "transformers", "a hook on the output projection, float32",
            "cause/test_over_pairs.py", ("test_an_address_stands_beside_the_other_heads_of_its_layer",), "approx"),
     *(

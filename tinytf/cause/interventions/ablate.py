@@ -14,6 +14,7 @@ from tinytf.cause.interventions.controls import (
     CONTROLS,
     Control,
     logits_of_sets,
+    or_directions,
     random_sets,
     require_controls,
 )
@@ -258,7 +259,8 @@ def ablate(
     (with ``versus`` ``logit_diff``), or a function of the logits (T, V), and if it takes two of the plain run's trace,
     that gives one number. ``target`` are its tokens, by default the predicted one; those of a longer answer continue
     the text. ``reference`` may be a file, and is by default the model's own corpus. ``controls`` random sets of as many
-    heads, experts or units of the same layers are ablated beside, drawn by ``seed``.
+    heads, experts or units of the same layers are ablated beside, drawn by ``seed``, or whole steps changed by as much
+    in random directions.
 
     Raises UsageError if ``at`` is empty, for a model or text that predicts nothing, and for values that are not
     available (``values_for``); AddressError for a step that cannot be ablated.
@@ -274,11 +276,13 @@ def ablate(
     every = list(dict.fromkeys((*sites, *(point for one in others for point in one))))
     values = values_for(model, every, how, reference, text=trace.encoding, seed=seed, on_progress=on_progress)
     _require_keys_left(trace, list(values.blocked))
-    hidden = hidden_with(trace, [values.intervention(site) for site in sites])  # (T, C)
+    own, rows = tuple(map(values.intervention, sites)), [tuple(map(values.intervention, one)) for one in others]
+    what, rows = or_directions((what, rows), trace, own, controls, seed)
+    hidden = hidden_with(trace, own)  # (T, C)
     logits, place = unembedded(trace, hidden, followed.read(position)), followed.read(position).index(position)
     log_p, log_p_after = log_probabilities(plain[place]), log_probabilities(logits[place])
     effect = effects(plain, logits[None], followed, position)[0]
-    of_others = logits_of_sets(trace, [tuple(map(values.intervention, one)) for one in others], followed.read(position))
+    of_others = logits_of_sets(trace, rows, followed.read(position))
     random = [effects(plain, row[None], followed, position)[0].change for row in of_others]
     loss_before, loss_after = (loss(trace.model, trace.encoding, states) for states in (trace.last_hidden, hidden))
     return Ablation(

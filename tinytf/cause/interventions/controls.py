@@ -1,7 +1,8 @@
 """Controls: the effect of an intervention beside those of others of its kind.
 
-For heads, experts and units they are random sets of as many others of the same layers; for a vector, random vectors of
-its length; for the largest effect of a sweep, the rest of the sweep.
+For heads, experts and units they are random sets of as many others of the same layers; for whole steps, changes of the
+same length in random directions; for a vector, random vectors of its length; for the largest effect of a sweep, the
+rest of the sweep.
 """
 
 import math
@@ -14,7 +15,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from tinytf.cause.interventions.hooks import HookPoint, changed
+from tinytf.cause.interventions.hooks import HookPoint, Intervention, changed
 from tinytf.cause.interventions.sweep import Interventions, written
 from tinytf.errors import UsageError
 from tinytf.model.batches import typed
@@ -138,6 +139,48 @@ def _others(points: Sequence[HookPoint], table: StepTable) -> list[HookPoint]:
     if step.name == table.ffn_activation and len(point.columns) == 1:
         return [replace(point, columns=(unit,)) for unit in range(config.d_ff)]
     return []
+
+
+def has_directions(points: Sequence[HookPoint], table: StepTable) -> bool:
+    """Whether all points are whole steps with a vector for each token, which can change in other directions."""
+    return all(
+        not (point.stack or point.columns) and point.head is None and len(table.at(point.step, point.layer).axes) == 2
+        and not table.at(point.step, point.layer).is_map
+        for point in points
+    )  # fmt: skip
+
+
+def changes_in(count: int) -> str:
+    """What controls in random directions are."""
+    return (
+        f"change{'s' * (count > 1)} of the same length in {'random directions' if count > 1 else 'a random direction'}"
+    )
+
+
+def or_directions(
+    sets: tuple[str, list[Interventions]], trace: Trace, row: Interventions, count: int, seed: int
+) -> tuple[str, list[Interventions]]:
+    """Random sets and what they are; where there are none, ``row`` in random directions, if it has directions."""
+    if sets[1] or not count or not has_directions([sent.point for sent in row], trace.steps):
+        return sets
+    return changes_in(count), random_directions(trace, row, count, seed)
+
+
+def random_directions(trace: Trace, row: Interventions, count: int, seed: int) -> list[Interventions]:
+    """``row`` in other directions: each token's vector moves as far from that of the trace, in a direction drawn by
+    ``seed``, uniformly and for each token and step anew.
+    """
+    generator, rows = torch.Generator().manual_seed(seed), list[Interventions]()
+    for _ in range(count):
+        moved = list[Intervention]()
+        for sent in row:
+            own = sent.point.value(trace)  # (T, C)
+            drawn = torch.randn(own.shape, generator=generator, dtype=torch.float64).to(own.device)
+            length = (sent.value.to(own) - own).double().norm(dim=-1, keepdim=True)
+            value = own.double() + drawn * (length / drawn.norm(dim=-1, keepdim=True))
+            moved.append(replace(sent, value=value.to(own.dtype)))
+        rows.append(tuple(moved))
+    return rows
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from tinytf.cause.interventions.controls import (
     CONTROLS,
     Control,
     logits_of_sets,
+    or_directions,
     random_sets,
     require_controls,
 )
@@ -354,7 +355,8 @@ def patch(
     values = clean_values(runs, sites, distinct)
     logits, read = logits_with(runs.corrupt, values, runs.contrast.read), runs.contrast.read
     what, others = random_sets(sites, runs.corrupt.steps, controls, seed)
-    rows = [clean_values(runs, points, distinct) for points in others]
+    sets = [clean_values(runs, points, distinct) for points in others]
+    what, rows = or_directions((what, sets), runs.corrupt, values, controls, seed)
     random = [
         runs.contrast.normalised(runs.contrast.of(row[None])[0]) for row in logits_of_sets(runs.corrupt, rows, read)
     ]

@@ -4,10 +4,19 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
-from tinytf.cause.interventions.controls import CONTROLS, logits_of_sets, random_sets, require_controls
+from tinytf.cause.interventions.controls import (
+    CONTROLS,
+    changes_in,
+    has_directions,
+    logits_of_sets,
+    random_directions,
+    random_sets,
+    require_controls,
+)
 from tinytf.cause.interventions.grid import COLUMNS, PROJECTED, Grid
 from tinytf.cause.interventions.hooks import HookPoint, Intervention, hook_points, logits_with
 from tinytf.cause.interventions.patch import Runs
@@ -64,14 +73,24 @@ def _named(groups: Groups, over: str | None) -> str:
     return next(iter(groups)) if over is None else each[over]
 
 
-def _with_controls(model: TextModel, groups: Groups, over: str | None, count: int, seed: int) -> tuple[Groups, str]:
+class _Random(NamedTuple):
+    """What random controls are; ``seed`` draws the directions of those that change the same steps, None for others."""
+
+    words: str = ""
+    seed: int | None = None
+
+
+def _with_controls(model: TextModel, groups: Groups, over: str | None, count: int, seed: int) -> tuple[Groups, _Random]:
     """The only group and random ones of its kind, and what these are; the groups of a sweep stay as they are."""
     require_controls(count)
-    if over is not None:
-        return groups, ""
+    if over is not None or not count:
+        return groups, _Random()
     (points,) = groups.values()
     what, sets = random_sets(points, table_of(model.config), count, seed)
-    return {**groups, **{" + ".join(map(str, one)): one for one in sets}}, what if sets else ""
+    if not sets and has_directions(points, table_of(model.config)):
+        again = {f"direction {number}, seed {seed}": points for number in range(count)}
+        return {**groups, **again}, _Random(changes_in(count), seed)
+    return {**groups, **{" + ".join(map(str, one)): one for one in sets}}, _Random(what if sets else "")
 
 
 class _Changed(Question):
@@ -80,6 +99,8 @@ class _Changed(Question):
     runs_again = True
     groups: Groups
     measured: Measure
+    seed: int | None = None
+    """What draws the directions of controls that change the same steps."""
 
     @abstractmethod
     def interventions(self, run: PairRun) -> Sequence[Interventions]:
@@ -101,6 +122,8 @@ class _Changed(Question):
         leads = torch.full((len(of_rows),), plain, dtype=torch.float64)
         if not self.sweep:  # all steps of one row may be in several layers
             first, *others = of_rows
+            if self.seed is not None:
+                others = random_directions(trace, first, len(others), self.seed + run.pair.pair.number)
             of_others = logits_of_sets(trace, others, run.metric.positions)
             rows = [logits_with(trace, first, run.metric.positions), *of_others]
             leads = torch.cat([run.lead(logits[None]) for logits in rows])
@@ -129,10 +152,16 @@ class _Ablate(_Changed):
     asked = "ablate"
 
     def __init__(
-        self, measured: Measure, groups: Groups, over: str | None, how: str, values: HookValues | None, random: str
+        self,
+        measured: Measure,
+        groups: Groups,
+        over: str | None,
+        how: str,
+        values: HookValues | None,
+        random: _Random,
     ) -> None:
         self.measured, self.groups, self.sweep, self.values = measured, groups, over, values
-        self.random_sets = random
+        self.random_sets, self.seed = random
         self.even = values is None
         source = "" if values is None else values.source
         replacement = {"zero": "set to zero", "mean": f"set to the {source}"}.get(how, "given its corrupt values")
@@ -181,7 +210,8 @@ def ablate_over(
     ``resample``, the values of the pair's corrupt run. An interrupt ends it with the pairs so far; the file ``resume``
     keeps them. ``metric`` is as in ``patch``, with each pair's own answer, or one ``answer`` for all pairs, such as a
     set of words. ``controls`` random sets of as many heads, experts or units as ``at`` names, of the same layers, are
-    ablated beside, drawn by ``seed``. ``pairs`` and ``where`` are as in ``attribute_over``.
+    ablated beside, drawn by ``seed``, or whole steps changed by as much in random directions. ``pairs`` and ``where``
+    are as in ``attribute_over``.
 
     Raises UsageError like PairSet and ``ablate``, for neither or both of ``at`` and ``sweep``, and with ``resample``
     for texts with different numbers of tokens; AddressError for a step that cannot be ablated.
@@ -210,9 +240,9 @@ class _Patch(_Changed):
     even = True
 
     def __init__(
-        self, measured: Measure, groups: Groups, over: str | None, encoded: Sequence[EncodedPair], random: str
+        self, measured: Measure, groups: Groups, over: str | None, encoded: Sequence[EncodedPair], random: _Random
     ) -> None:
-        self.measured, self.random_sets = measured, random
+        self.measured, (self.random_sets, self.seed) = measured, random
         lengths = {len(pair.clean.ids) for pair in encoded}
         self.groups, self.sweep = groups, over
         self.by_position = over is not None and over not in COLUMNS
