@@ -3,8 +3,10 @@
 import json
 import re
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -14,6 +16,7 @@ from safetensors.torch import load_file
 
 from tinytf.cause.circuit import Circuit
 from tinytf.loading import load
+from tinytf_cli.views.circuit import _edges
 
 PAIRS = Path(__file__).parent.parent.parent / "samples" / "lost.jsonl"
 
@@ -72,6 +75,17 @@ def test_the_nodes_that_were_not_left_out_are_not_called_needed(tinytf: Tinytf, 
     assert ("left without it" in shown) == (left_out != "0")
 
 
+@pytest.mark.parametrize(
+    ("level", "method", "how"),
+    [("edges", "exact", "measured"), ("positions", "exact", "measured"), ("nodes", "exact", "estimated"),
+     ("positions", "integrated", "estimated")],
+)  # fmt: skip
+def test_scores_of_edges_are_measured_where_each_was_run(level: str, method: str, how: str) -> None:
+    choice = replace(found().choice, level=level, method=method)
+    heading: Any = next(_edges(replace(found(), choice=choice), 5))
+    assert heading.note.endswith(f"without one, as {how}")
+
+
 @pytest.mark.parametrize("width", [80, 200])
 def test_at_single_tokens_each_layer_sums_its_nodes_beside_their_token(
     tinytf: Tinytf, tmp_path: Path, width: int
@@ -124,8 +138,6 @@ def test_a_stored_circuit_is_measured_on_other_pairs_and_compared(tinytf: Tinytf
     assert ran.status == 0, ran.err
     assert "edges scored by integrated gradients, on lost.jsonl; run on 3 pairs of lost.jsonl" in ran.out
     assert "the lead that is lost without one, as estimated on lost.jsonl" in " ".join(ran.out.split())
-    exact = tinytf("circuit", "The cat lost the", "The dog lost the", "--method", "exact", "--level", "positions")
-    assert "without one, as measured" in " ".join(exact.out.split())
     edges = json.loads(stored.read_text("utf-8"))["edges"]
     assert re.search(rf"this circuit +\d+ +{edges} ", ran.out)
     assert re.search(r"Jaccard +1\.00 +1\.00", ran.out)

@@ -91,7 +91,7 @@ def test_each_placeholder_has_one_part_and_a_row_that_uses_it(monkeypatch: pytes
             with monkeypatch.context() as patched:
                 patched.setattr(step_table, "_FORMULAS", twice)
                 with pytest.raises(AssertionError, match=placeholder):
-                    step_table._words(config)
+                    step_table._words.__wrapped__(config)  # not the cached ones
     for inputs in step_table._INPUTS:
         for placeholder in inputs(config):
             twice = (*step_table._INPUTS, lambda _, name=placeholder: {name: ("in",)})

@@ -200,10 +200,11 @@ def test_a_turn_that_ctrl_c_interrupts_is_over(model: tinytf.Model) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_process_that_is_forked_while_another_thread_asks_is_refused_and_does_not_wait(model: tinytf.Model) -> None:
     at_work, forked = threading.Event(), threading.Event()
+    another = copy.deepcopy(model)  # which would wait for its turn below
 
     def metric(logits: torch.Tensor) -> torch.Tensor:
         at_work.set()
-        forked.wait(60)
+        assert forked.wait(60)
         return logits[-1, 0]
 
     def in_child(ask: Callable[[], Any]) -> int:
@@ -222,8 +223,8 @@ def test_a_process_that_is_forked_while_another_thread_asks_is_refused_and_does_
         asked = other.submit(lambda: model.grad(TEXT, metric=metric))
         assert at_work.wait(60)
         refused = in_child(lambda: model.trace(TEXT))
-        with using(copy.deepcopy(model).transformer):
-            own = in_child(lambda: model.tokens(TEXT))
+        with using(another.transformer):
+            own = in_child(lambda: another.tokens(TEXT))  # of the thread that forks
         forked.set()
         asked.result()
     assert (refused, own, in_child(lambda: model.tokens(TEXT))) == (2, 0, 0)
