@@ -7,10 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -207,12 +208,45 @@ def test_a_job_that_is_interrupted_before_its_thread_has_begun_does_not_run() ->
     thread = engine._thread
     engine._thread = SimpleNamespace(submit=queued.append)  # type: ignore[assignment]
     for number in range(2):
-        engine.submit(lambda number=number: ran.append(number), lambda _, error: ended.append(str(error or "ran")))
-        engine.interrupt() if number == 0 else None
+        job = engine.submit(
+            lambda number=number: ran.append(number), lambda _, error: ended.append(str(error or "ran"))
+        )
+        engine.interrupt(job) if number == 0 else None
         queued[number]()
     engine._thread = thread
     engine.close(first_cursor(engine.scene()))
     assert (ran, ended) == ([1], ["interrupted", "ran"])
+
+
+def test_what_runs_before_a_line_is_left_alone_and_a_line_does_not_run_where_its_way_there_is_stopped() -> None:
+    """Ctrl-C stopped what ran before the line, a pane or the way to the cursor, and the line itself ran for good."""
+    session = Session(VERBS, Spec("tiny"), Settings())
+    assert session.begin("The cat").status == 0
+    engine, at_work, go_on = Engine(session), threading.Event(), threading.Event()
+    scene, ended = engine.scene(), list[str]()
+
+    def pane() -> None:
+        at_work.set()
+        assert go_on.wait(60)
+
+    def ends(_: object, error: Exception | None) -> None:
+        ended.append(str(error or "ran"))
+
+    engine.submit(pane, ends)
+    assert at_work.wait(60)
+    line = engine.submit(lambda: ended.append("the line"), ends)
+    engine.interrupt(line)
+    go_on.set()
+    engine.submit(lambda: None, ends)
+    engine._thread.shutdown(wait=True)
+    assert ended == ["ran", "interrupted", "ran"]
+
+    def stopped(line: str) -> Any:
+        return SimpleNamespace(status=130 if line.startswith("goto") else pytest.fail(line))
+
+    session.execute = stopped  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        engine.run_line("! while True: pass", replace(first_cursor(scene), row=session.row + 1), 80)
 
 
 async def asked(url: str, headers: dict[str, str]) -> tuple[int, str, "CIMultiDictProxy[str]"]:

@@ -38,46 +38,49 @@ class Engine:
         self.text_number = self.waiting = 0
         self._live: tuple[Run, Trace] | None = None
         self._thread = ThreadPoolExecutor(1, "explore")
-        self._busy_thread: int | None = None
-        self._is_stopped = False  # before its thread has begun
+        self._jobs = 0
+        self._busy: tuple[int, int] | None = None  # the thread and the job that it runs
+        self._stopped = set[int]()  # jobs that shall not begin
         self._streams = session.streams.stdout, session.streams.stderr
         session.streams.stdout, session.streams.stderr = Capture(), None
 
-    def submit(self, work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
-        """Run ``work`` in the thread, then call ``done`` there with its result or exception."""
+    def submit(self, work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> int:
+        """Run ``work`` in the thread, then call ``done`` there with its result or exception. Returns its number."""
+        self._jobs += 1
 
-        def job() -> None:
+        def job(number: int = self._jobs) -> None:
             result: Any = None
             error: Exception | None = None
             try:
-                self._busy_thread = threading.get_ident()
-                if self._is_stopped:
+                self._busy = threading.get_ident(), number
+                if number in self._stopped:
                     raise KeyboardInterrupt
                 result = work()
             except KeyboardInterrupt:
                 error = Superseded("interrupted")
             except Exception as caught:
                 error = caught
-            self._busy_thread = None
+            self._busy = None
             done(result, error)
             self.waiting -= 1
-            self._is_stopped = False
 
         self.waiting += 1
         self._thread.submit(job)
+        return self._jobs
 
-    def interrupt(self) -> None:
-        """Stop the running job, or one that is about to run, as Ctrl-C would."""
-        self._is_stopped = self._busy_thread is None and self.waiting > 0
-        if self._busy_thread is not None:
+    def interrupt(self, job: int) -> None:
+        """Stop a job, as Ctrl-C would: it ends, or does not begin. What runs before it is left alone."""
+        self._stopped.add(job)
+        if self._busy is not None and self._busy[1] == job:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(self._busy_thread), ctypes.py_object(KeyboardInterrupt)
+                ctypes.c_ulong(self._busy[0]), ctypes.py_object(KeyboardInterrupt)
             )
 
     def close(self, cursor: Cursor | None = None) -> None:
         """Cancel all jobs, and leave the session at the cursor, if there is one."""
         self.text_number += 1
-        self.interrupt()
+        for job in range(1, self._jobs + 1):
+            self.interrupt(job)
         self._thread.shutdown(wait=True, cancel_futures=True)
         if cursor is not None:
             self.commit_live()
@@ -117,7 +120,7 @@ class Engine:
         session.models.add_trace(*live)
         text, source = (shell_quoted(words) for words in _texts(live[0]))
         both = f"--target-text {text} -- {source}"  # of two stacks
-        session.execute(f"run --quiet {both if live[0].spec.reads else f'-- {text}'}")
+        self._execute(f"run --quiet {both if live[0].spec.reads else f'-- {text}'}")
 
     def run_line(self, line: str, cursor: Cursor, width: int) -> tuple[Outcome, Scene | None]:
         """Run a line of the session at a cursor, drawn ``width`` columns wide: its outcome, and the scene after it."""
@@ -172,7 +175,12 @@ class Engine:
         """Move the session to the cursor, unless it is there."""
         session = self.session
         if session.run is not None and cursor.row != session.row:
-            session.execute(f"goto {cursor.address(session.trace)}")
+            self._execute(f"goto {cursor.address(session.trace)}")
+
+    def _execute(self, line: str) -> None:
+        """Run a line that comes before the one that is asked for. Raises KeyboardInterrupt where it is stopped."""
+        if self.session.execute(line).status == 130:
+            raise KeyboardInterrupt
 
     def _require_latest(self, number: int) -> None:
         if number != self.text_number:

@@ -62,6 +62,7 @@ class FullScreen(App[int]):
         self.edit.cursor_blink = self.line.cursor_blink = False  # blinking would load a slow connection
         self._note: Span | None = None
         self._busy_line: tuple[str, float] | None = None
+        self._busy_job = 0
         self._size_drawn = Size()
         background = BACKGROUNDS[terminal.theme]
         self.register_theme(
@@ -173,7 +174,7 @@ class FullScreen(App[int]):
     def _stop(self) -> None:
         """Stop the running line, or leave."""
         if self._busy_line:
-            self.engine.interrupt()
+            self.engine.interrupt(self._busy_job)
         else:
             self.exit(0)
 
@@ -256,7 +257,7 @@ class FullScreen(App[int]):
         """Run a line of the session behind the screen, and show its output."""
         self._busy_line = (line, time.perf_counter())
         self.draw_status()
-        self.engine.submit(
+        self._busy_job = self.engine.submit(
             self.line_work(line, self.line_columns),
             lambda result, error: self.on_screen(lambda: self.line_done(line, result, error)),
         )
