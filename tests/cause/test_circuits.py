@@ -27,7 +27,7 @@ from tinytf.errors import TinytfError, UsageError
 from tinytf.estimate import Estimate
 from tinytf.loading import load
 from tinytf.model.transformer import Transformer
-from tinytf.pairs.pair import EncodedPair, PairSet
+from tinytf.pairs.pair import EncodedPair, PairSet, one_pair
 from tinytf.report import ignore_progress
 from tinytf.steps.table import table_of
 
@@ -565,3 +565,11 @@ def test_the_graph_of_a_grouped_model_names_the_heads_that_share_keys() -> None:
         "L0H0.q", "L0H1.q", "L0H2.q", "L0H3.q", "L0H0-1.k", "L0H2-3.k", "L0H0-1.v", "L0H2-3.v", "L0.ffn",
     )  # fmt: skip
     assert graph.owners[4:6] == ((1, 2), (3, 4))
+
+
+def test_a_model_whose_numbers_are_not_finite_is_named_by_its_first_step_and_not_by_an_answer() -> None:
+    model = asked(lively(config_of("gpt2")))
+    with torch.no_grad():
+        model.transformer.blocks[1].get_submodule("ffn.up").get_parameter("weight")[0, 0] = math.nan
+    with pytest.raises(TinytfError, match=r"not every number is finite, first at L1\.ffn\.hidden"):
+        one_pair(model, "3 1 4", "3 1 5")

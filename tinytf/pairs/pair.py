@@ -19,6 +19,7 @@ from tinytf.tables import Sheet, of_records
 from tinytf.text.rows import read_table
 from tinytf.text.tokenizer import Encoding
 from tinytf.text_model import TextModel
+from tinytf.trace.faults import require_finite
 
 REQUIRED = ("clean", "corrupt", "answer", "versus")
 """The columns of a table of pairs; any others are kept, to choose rows by."""
@@ -288,7 +289,8 @@ def pair_set(pairs: Pairs, where: Sequence[str] = ()) -> PairSet:
 def one_pair(model: TextModel, clean: str, corrupt: str, *, answer: str | None = None) -> PairSet:
     """Two texts as a pair: each is answered by the token that the model predicts for it, CLEAN by ``answer`` if given.
 
-    Raises UsageError if both have one answer, or other numbers of tokens, and like ``PairSet.of``.
+    Raises UsageError if both have one answer, or other numbers of tokens, and like ``PairSet.of``; TinytfError, naming
+    the first step, for numbers that are not finite.
     """
     texts = (clean, corrupt)
     counts = [len(model.encode(text).ids) for text in texts]
@@ -296,7 +298,12 @@ def one_pair(model: TextModel, clean: str, corrupt: str, *, answer: str | None =
         raise UsageError(
             f"the texts have {counts[0]:,} and {counts[1]:,} tokens", "change words so that both have as many"
         )
-    best = [int(model.trace(text)["logits"][-1].argmax()) for text in texts]
+    best = []
+    for text in texts:
+        trace = model.trace(text)
+        logits = trace["logits"][-1]
+        require_finite(trace, logits)
+        best.append(int(logits.argmax()))
     answers = [model.tokenizer.decode([token_id]) for token_id in best]
     answers[0] = answers[0] if answer is None else answer
     if answers[0].strip() == answers[1].strip():

@@ -185,14 +185,13 @@ def circuit(
     """Find the few edges of a decoder that keep a share of the effect of ``pairs``, and run them alone.
 
     Edges (or, by ``level``, nodes, or edges at single ``positions`` of equally long texts) are sorted by the size of
-    their score. Bisection finds a number of them that keeps
-    the share ``keep`` of the lead, where one fewer does not; edges on no path from the embeddings to the logits are
-    dropped. ``method``: ``gradient`` and ``integrated`` estimate all scores (Syed et al. 2023; Hanna et al. 2024, with
-    ``steps`` inputs), ``exact`` measures each. With ``stored``, the circuit of that file is measured instead, and one
-    in the file ``versus`` is measured and compared. The ``left_out`` nodes and edges with the largest scores (None:
-    all) are each left out of the circuit alone, to see what it keeps without them. ``seed`` draws the bootstrap
-    intervals over the pairs. ``metric`` and ``answer`` are as in ``patch_over``: the share is then of that. Ctrl-C
-    after the scores ends with the circuit so far.
+    their score. Bisection finds a number of them that keeps the share ``keep`` of the lead, where one fewer does not;
+    edges on no path from the embeddings to the logits are dropped. ``method``: ``gradient`` and ``integrated`` estimate
+    all scores (Syed et al. 2023; Hanna et al. 2024, with ``steps`` inputs), ``exact`` measures each. With ``stored``,
+    the circuit of that file is measured instead, and one in the file ``versus`` is measured and compared. The
+    ``left_out`` nodes and edges with the largest scores (None: all) are each left out of the circuit alone, to see what
+    it keeps without them. ``seed`` draws the bootstrap intervals over the pairs. ``metric`` and ``answer`` are as in
+    ``patch_over``: the share is then of that. Ctrl-C after the scores ends with the circuit so far.
 
     Raises UsageError for pairs that cannot be used or have no effect, for a model whose stream is no plain sum, and for
     settings out of range; TinytfError for logits that are not finite.
